@@ -46,9 +46,9 @@ setup(
     if CORE == "none"
     else [
         Extension(
-            "sparkstorm.model._core",
+            "sparkstorm.common.model._core",
             [
-                f"sparkstorm/model/{name}.c"
+                f"sparkstorm/common/model/{name}.c"
                 for name in (
                     "_core",
                     "_extensions",

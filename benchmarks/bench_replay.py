@@ -41,8 +41,8 @@ from benchmarks.replay_variants import (
     Variant,
 )
 from benchmarks.wordcount import ours
-from sparkstorm.app.cluster import Cluster
-from sparkstorm.config import merge
+from sparkstorm.common.config import merge
+from sparkstorm.driver.cluster import Cluster
 
 # those of Storm's RandomSentenceSpout
 SENTENCES = (

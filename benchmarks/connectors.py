@@ -45,7 +45,7 @@ from pyspark.sql.datasource import (
 from benchmarks import connectors_http
 from sparkstorm import connectors
 from sparkstorm.api import Source, TransactionalSink, Tuple
-from sparkstorm.embedded import start_redis
+from sparkstorm.extensions.embedded import start_redis
 from sparkstorm.testing.servers import KafkaServer, PostgresServer
 from sparkstorm.testing.servers.postgres import PASSWORD
 
@@ -604,7 +604,7 @@ def main(rows: int, groups: Sequence[str]) -> None:
     )
     tuples = make_tuples(rows)
     gc.freeze()
-    # as in a worker (worker/loop.py), for connector and library alike
+    # as in a worker (data_plane/worker/loop.py), for connector and library alike
     gc.set_threshold(100_000, 20, 50)
     for group in groups or _GROUPS:
         with tempfile.TemporaryDirectory() as folder:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from sparkstorm.embedded import RedisServer, start_redis
-from sparkstorm.embedded.redis import CHOSEN_SERVER
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.base import Commit, Cursor
-from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import Commit, Cursor
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.extensions.embedded import RedisServer, start_redis
+from sparkstorm.extensions.embedded.redis import CHOSEN_SERVER
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from sparkstorm.api import Spout, TopologyBuilder, Tuple
 from sparkstorm.api.functions import bolt, fold, tumbling
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.replay.arrow_map import map_in_arrow
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.topologies import paced_chain
-from sparkstorm.app.cluster import Cluster
-from sparkstorm.config import merge
+from sparkstorm.common.config import merge
+from sparkstorm.driver.cluster import Cluster
 
 
 def main() -> None:

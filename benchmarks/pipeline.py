@@ -20,12 +20,12 @@ from typing import Any
 
 import psutil
 
-from sparkstorm.app.cluster import Cluster
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.submission import SubmitOptions
-from sparkstorm.config import merge
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.config import merge
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.driver.cluster import Cluster
 
 NAME = "bench"
 KINDS = ("workers", "redis", "other")

@@ -46,7 +46,7 @@ from sparkstorm.api import (
     Window,
     WindowedBolt,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay
 from sparkstorm.replay.spark import SMALL_MEMORY
 

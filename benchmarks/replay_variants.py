@@ -26,8 +26,8 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.windows import Duration, FoldingBolt, Window
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source
 from sparkstorm.replay import EventTime, replay
 from sparkstorm.replay.arrow_map import map_in_arrow
 

@@ -16,17 +16,17 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.jstorm.records import (
+from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
+from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
     JStormComponent,
     SupervisorPorts,
     give_task_ids,
 )
-from sparkstorm.scheduling.jstorm.scheduler import assign_tasks
-from sparkstorm.scheduling.laboratory import Scene, generate
-from sparkstorm.scheduling.records import Conf, InputView
+from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks
+from sparkstorm.control_plane.scheduling.records import Conf, InputView
+from sparkstorm.extensions.laboratory import Scene, generate
 
 SCHEDULERS = (
     "even",

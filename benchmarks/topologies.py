@@ -21,9 +21,9 @@ from sparkstorm.api import (
     TopologyContext,
     Tuple,
 )
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source
 
 
 class Split(BasicBolt):

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.topologies import word_count
-from sparkstorm.app.cluster import Cluster
 from sparkstorm.client.submission import SubmitOptions
-from sparkstorm.config import merge
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.common.config import merge
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.driver.cluster import Cluster
 
 FEW = [
     "the cow jumped over the moon",

@@ -7,7 +7,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - whoever starts it with an older 
         f"SparkStorm needs Python 3.11 or newer; this is {sys.version.split()[0]} (set PYSPARK_PYTHON)"
     )
 try:
-    from sparkstorm.app.standing import main
+    from sparkstorm.driver.standing import main
 except ImportError as error:
     advice = "run `make install`, then `. .venv/bin/activate`"
     sys.exit(f"{sys.executable} cannot import what SparkStorm needs: {error}; {advice}")

@@ -18,9 +18,9 @@ from typing import Any
 from sparkstorm import api
 from sparkstorm.api.collector import OutputCollector, SpoutOutputCollector
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.errors import InvalidTopologyError, show
-from sparkstorm.model import topology as model
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model import topology as model
+from sparkstorm.common.model.tuples import Tuple
 
 _TICK_KEY = "topology.tick.tuple.freq.secs"
 

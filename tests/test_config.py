@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.config import Conf, check, default_conf, keys, load_conf, merge, parse_override
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.config import (
+    Conf,
+    check,
+    default_conf,
+    keys,
+    load_conf,
+    merge,
+    parse_override,
+)
+from sparkstorm.common.errors import InvalidConfigError
 
 ROOT = Path(__file__).parent.parent
 

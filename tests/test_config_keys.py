@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.config import check, keys, merge, unsupported_among, unsupported_keys
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.config import check, keys, merge, unsupported_among, unsupported_keys
+from sparkstorm.common.errors import InvalidConfigError
 from tests import key_page
 from tests.key_use import read_keys, undeclared
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from sparkstorm.cli import main as cli
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.testing.__main__ import main as simulation
 from tests import pages
 

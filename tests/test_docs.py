@@ -19,13 +19,13 @@ from packaging.requirements import Requirement
 
 import sparkstorm.api
 import sparkstorm.testing
-from sparkstorm.app.job_file import make_topology, read_job_file
-from sparkstorm.checkpoint import files
 from sparkstorm.cli.__main__ import parser as command_line
-from sparkstorm.cluster import envelope, paths
-from sparkstorm.model import records
-from sparkstorm.recording import capsule_files, segments
-from sparkstorm.transport import frames
+from sparkstorm.common.model import records
+from sparkstorm.control_plane.cluster import envelope, paths
+from sparkstorm.data_plane.checkpoint import files
+from sparkstorm.data_plane.transport import frames
+from sparkstorm.driver.job_file import make_topology, read_job_file
+from sparkstorm.extensions.recording import capsule_files, segments
 from tests import house_map, pages, reference_page
 
 ROOT = Path(__file__).parents[1]
@@ -351,7 +351,7 @@ _PUBLIC = {
     "sparkstorm.client",
     "sparkstorm.connectors",
     "sparkstorm.replay",
-    "sparkstorm.replay.stepping.recorded",
+    "sparkstorm.extensions.recording.stepping.recorded",
     "sparkstorm.testing",
     "sparkstorm.testing.servers",
 }

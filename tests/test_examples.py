@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkstorm.app.job_file import make_topology, read_job_file
-from sparkstorm.config import merge
+from sparkstorm.common.config import merge
+from sparkstorm.driver.job_file import make_topology, read_job_file
 from sparkstorm.notebook.topology_graph import graph_of, picture
 from sparkstorm.testing import complete_topology
 

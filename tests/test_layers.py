@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.config import keys
+from sparkstorm.common.config import keys
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sparkstorm"
@@ -77,16 +77,16 @@ EFFECTS = {
 # the one effect below rank 4: the real clock; values may be dates
 EFFECTS_ALLOWED = {
     "clock.py": {"time"},
-    "model/values/value_types.py": {"datetime"},
-    "grouping/hashing.py": {"datetime"},
+    "common/model/values/value_types.py": {"datetime"},
+    "common/grouping/hashing.py": {"datetime"},
     "api/value_columns.py": {"datetime"},
 }
 PYSPARK_ALLOWED = ("hosting/spark", "replay/", "app", "connectors/spark")
 # the one module that knows versions of PySpark, and two that stand in the place of its own
 PRIVATE_PYSPARK_ALLOWED = (
-    "hosting/spark_versions.py",
+    "common/spark_versions.py",
     "connectors/spark.py",
-    "app/spark_daemon.py",
+    "driver/spark_daemon.py",
 )
 # the JVM behind a context or frame, and what makes one; private ones of others have other names
 PRIVATE_PYSPARK = {
@@ -132,21 +132,25 @@ DRIVER_LIBRARIES = {"redis", "kazoo"}
 LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
     # the checks of doctor work where pyspark is not installed; a job is read and shown without the
     # clients of stores, which what submits needs
-    "app": ("sparkstorm.app.", "sparkstorm.hosting.spark", "sparkstorm.client.submission"),
+    "app": (
+        "sparkstorm.driver.",
+        "sparkstorm.driver.hosting.spark",
+        "sparkstorm.client.submission",
+    ),
     # what submits, writes savepoints, packs code or puts tuples back: who only looks starts without
     # it
     "client": (
-        "sparkstorm.blobs.",
-        "sparkstorm.checkpoint.",
-        "sparkstorm.client.journey",
+        "sparkstorm.control_plane.blobs.",
+        "sparkstorm.data_plane.checkpoint.",
+        "sparkstorm.extensions.tracing.journey",
         "sparkstorm.client.savepoints",
-        "sparkstorm.client.stacks",
+        "sparkstorm.extensions.tracing.client_stacks",
         "sparkstorm.client.state_frames",
         "sparkstorm.client.submission",
-        "sparkstorm.client.traces",
-        "sparkstorm.cluster.request_checks",
-        "sparkstorm.transport.frames",
-        "sparkstorm.transport.initial_state",
+        "sparkstorm.extensions.tracing.client_traces",
+        "sparkstorm.control_plane.cluster.request_checks",
+        "sparkstorm.data_plane.transport.frames",
+        "sparkstorm.data_plane.transport.initial_state",
     ),
     "cli": ("sparkstorm.", "yaml"),
     "testing": "sparkstorm.replay",
@@ -189,7 +193,7 @@ def _imports_in(tree: ast.Module, path: Path) -> Iterator[tuple[str, bool, int]]
 
 
 def modules_named_by(node: ast.ImportFrom, path: Path) -> list[str]:
-    """`from sparkstorm import model` names sparkstorm.model; relative imports are made absolute."""
+    """`from sparkstorm import model` names sparkstorm.common.model; relative imports are made absolute."""
     base = node.module or ""
     if node.level:
         folder = path.parent
@@ -210,7 +214,7 @@ def test_imports_are_seen_in_every_form(tmp_path: Path) -> None:
     )
     assert [*imports_of(path)] == [
         ("a.b", False, 1),
-        ("sparkstorm.model", False, 2),
+        ("sparkstorm.common.model", False, 2),
         ("redis.retry", True, 5),
     ]
     relative = [
@@ -222,7 +226,11 @@ def test_imports_are_seen_in_every_form(tmp_path: Path) -> None:
         for node in relative
         if isinstance(node, ast.ImportFrom)
     ]
-    assert seen == [["sparkstorm.errors"], ["sparkstorm.cluster.base"], ["sparkstorm.cluster"]]
+    assert seen == [
+        ["sparkstorm.common.errors"],
+        ["sparkstorm.control_plane.cluster.base"],
+        ["sparkstorm.control_plane.cluster"],
+    ]
 
 
 def test_every_part_of_the_package_is_looked_at() -> None:
@@ -254,7 +262,9 @@ def test_the_client_needs_neither_nimbus_nor_a_worker() -> None:
         module for path in FILES if part_of(path) == "client" for module, _, _ in imports_of(path)
     }
     assert {
-        each for each in imported if each.startswith(("sparkstorm.nimbus", "sparkstorm.worker"))
+        each
+        for each in imported
+        if each.startswith(("sparkstorm.control_plane.nimbus", "sparkstorm.data_plane.worker"))
     } == set()
 
 
@@ -273,7 +283,7 @@ def test_the_pure_ranks_read_no_clock_no_chance_and_no_outside(path: Path) -> No
         assert top != "time" or "time" in allowed, (
             f"{names_of(path)}:{line}: time is an argument here"
         )
-        assert module != "sparkstorm.clock", (
+        assert module != "sparkstorm.common.clock", (
             f"{names_of(path)}:{line}: pure ranks take now_ms, not a clock"
         )
     for call, line in outside_calls_of(path):
@@ -336,7 +346,7 @@ def test_private_parts_of_pyspark_are_used_in_the_module_of_versions(path: Path)
     if names_of(path) in PRIVATE_PYSPARK_ALLOWED:
         return
     found = private_pyspark_of(tree_of(path), (module for module, _, _ in imports_of(path)))
-    assert not found, f"{names_of(path)} uses {found}: put that into hosting/spark_versions.py"
+    assert not found, f"{names_of(path)} uses {found}: put that into common/spark_versions.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=names_of)
@@ -422,18 +432,18 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 KEYS_READ_IN = (
     "config.py",
     "settings.py",
-    "scheduling/settings.py",
-    "windowing/settings.py",  # shapes of windows depend on which keys are set
+    "control_plane/scheduling/settings.py",
+    "common/windowing/settings.py",  # shapes of windows depend on which keys are set
     "scheduling/form/",  # a problem's JSON
     "scheduling/jstorm/",  # a problem in JStorm's form, in which flags and numbers may be texts
 )
 # raw values that are checked before anything may read them, and a key that is refused
 KEYS_CHECKED_IN = {
-    "model/normalise.py",
-    "model/shared_memory.py",
-    "cluster/request_checks.py",
+    "common/model/normalise.py",
+    "common/model/shared_memory.py",
+    "control_plane/cluster/request_checks.py",
     "client/service.py",
-    "insight/cluster_views.py",  # resources of a supervisor, which have the names of its keys
+    "extensions/insight/cluster_views.py",  # resources of a supervisor, which have the names of its keys
 }
 READERS = {"get", "pop", "text", "integer", "flag", "millis"}
 

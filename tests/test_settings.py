@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from sparkstorm.config import keys
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.settings import (
+from sparkstorm.common.config import keys
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.settings import (
     ComponentSettings,
     DeliverySettings,
     EpochSettings,

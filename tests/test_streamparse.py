@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.streamparse import (
     BatchingBolt,
     Bolt,

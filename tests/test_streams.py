@@ -24,8 +24,8 @@ from sparkstorm.api import (
     spout,
     tumbling,
 )
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay_locally
 from sparkstorm.streams import Stream, stream
 from sparkstorm.testing import TargetSink, complete_topology

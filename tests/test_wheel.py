@@ -20,7 +20,7 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 
-from sparkstorm.embedded.process import free_port
+from sparkstorm.extensions.embedded.process import free_port
 from tests.installed import (
     ROOT,
     Installed,
@@ -63,7 +63,7 @@ import sparkstorm
 names = ["sparkstorm", *(each.name for each in pkgutil.walk_packages(sparkstorm.__path__, "sparkstorm."))]
 places, failures = {}, {}
 for name in names:
-    if name != "sparkstorm.embedded.__main__":  # runs when it is imported
+    if name != "sparkstorm.extensions.embedded.__main__":  # runs when it is imported
         try:
             places[name] = importlib.import_module(name).__file__
         except Exception as error:
@@ -151,10 +151,12 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(
     is_pure = distributions["wheel"].name.endswith("-any.whl")
     # where there is a compiler, auditwheel has found on which systems it runs
     assert is_pure or sys.platform != "linux" or "manylinux" in distributions["wheel"].name
-    compiled = {name for name in held if re.fullmatch(r"sparkstorm/model/_core\.[^/]+\.so", name)}
+    compiled = {
+        name for name in held if re.fullmatch(r"sparkstorm/common/model/_core\.[^/]+\.so", name)
+    }
     wanted = {name for name in sources() if name.startswith("sparkstorm/")}
     assert held - compiled == {
-        name for name in wanted if not re.fullmatch(r"sparkstorm/model/_\w+\.c", name)
+        name for name in wanted if not re.fullmatch(r"sparkstorm/common/model/_\w+\.c", name)
     }
 
 
@@ -196,7 +198,7 @@ def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
     said = made.say(
         "python",
         "-c",
-        "from sparkstorm.model import compiled; print(compiled.description)",
+        "from sparkstorm.common.model import compiled; print(compiled.description)",
         folder=tmp_path,
     )
     assert said.startswith("plain Python (the compiled core was not built")
@@ -231,7 +233,7 @@ def test_the_index_s_page_leads_to_files_that_the_tag_has(distributions: dict[st
 def test_the_cores_own_tests_and_those_of_a_new_project_pass_where_it_is_installed(
     each_kind: Installed, tmp_path: Path
 ) -> None:
-    has_core = bool(list(each_kind.packages.glob("sparkstorm/model/_core.*.so")))
+    has_core = bool(list(each_kind.packages.glob("sparkstorm/common/model/_core.*.so")))
     tools = tmp_path / "tools"
     tools.mkdir()
     link_packages(required("pytest") | required("hypothesis"), tools)
@@ -277,7 +279,7 @@ def test_every_module_is_imported_with_the_required_packages_alone(
         if name.endswith(".py")
     }
     wanted = {name for name in modules if name.split(".")[0] == "sparkstorm"} - {
-        "sparkstorm.embedded.__main__"
+        "sparkstorm.extensions.embedded.__main__"
     }
     assert wanted - needs_extra <= found["places"].keys()
 

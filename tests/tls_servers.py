@@ -17,10 +17,10 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sparkstorm.embedded.certificates import Certificates
-from sparkstorm.embedded.java import find_java
-from sparkstorm.embedded.process import free_ports
-from sparkstorm.tls import TlsFiles
+from sparkstorm.common.tls import TlsFiles
+from sparkstorm.extensions.embedded.certificates import Certificates
+from sparkstorm.extensions.embedded.java import find_java
+from sparkstorm.extensions.embedded.process import free_ports
 from tests.waiting import wait_until
 
 ResultT = TypeVar("ResultT")

@@ -23,7 +23,7 @@ from benchmarks.conformance.compare import (
 from benchmarks.conformance.originals import Original, answers, original_for
 from benchmarks.conformance.problems import GENERATORS
 from benchmarks.conformance.shapes import SHAPES, generate
-from sparkstorm.scheduling.form.solve import answer_to
+from sparkstorm.extensions.laboratory.form.solve import answer_to
 
 
 def compare(

@@ -12,10 +12,10 @@ from random import Random
 from typing import Any
 
 from benchmarks.conformance import jstorm_defects
-from sparkstorm.scheduling.blacklist import BlacklistScheduler
-from sparkstorm.scheduling.form.jstorm_problem import context_from
-from sparkstorm.scheduling.form.solve import solve
-from sparkstorm.scheduling.jstorm.records import AssignType
+from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
+from sparkstorm.control_plane.scheduling.jstorm.records import AssignType
+from sparkstorm.extensions.laboratory.form.jstorm_problem import context_from
+from sparkstorm.extensions.laboratory.form.solve import solve
 
 Problem = dict[str, Any]
 Answer = dict[str, Any]

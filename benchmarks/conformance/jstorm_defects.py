@@ -13,12 +13,12 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from sparkstorm.scheduling.form.jstorm_problem import answer, context_from
-from sparkstorm.scheduling.jstorm import scheduler, workers
-from sparkstorm.scheduling.jstorm.records import AssignContext, AssignType, WorkerPlan
-from sparkstorm.scheduling.jstorm.slots import Slot
-from sparkstorm.scheduling.jstorm.tasks import TaskScheduler
-from sparkstorm.scheduling.jstorm.workers import Ports, WorkerScheduler
+from sparkstorm.control_plane.scheduling.jstorm import scheduler, workers
+from sparkstorm.control_plane.scheduling.jstorm.records import AssignContext, AssignType, WorkerPlan
+from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler
+from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, WorkerScheduler
+from sparkstorm.extensions.laboratory.form.jstorm_problem import answer, context_from
 
 Problem = dict[str, Any]
 Answer = dict[str, Any]

@@ -50,7 +50,7 @@ from benchmarks.field.systems import (
     storms,
 )
 from benchmarks.pipeline import cluster
-from sparkstorm.embedded.java import find_java
+from sparkstorm.extensions.embedded.java import find_java
 
 # A second round takes so much of a first one's time
 _OF_FIRST = 0.65

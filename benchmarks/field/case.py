@@ -29,8 +29,8 @@ from sparkstorm.api import (
     TopologyContext,
     Tuple,
 )
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source
 
 TASKS = 2
 RESULT = "result"

@@ -53,8 +53,8 @@ from sparkstorm.api import (
     Window,
     bolt,
 )
-from sparkstorm.model.tuples import Source
-from sparkstorm.windowing.timers import Timer
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.windowing.timers import Timer
 
 KINDS = ("person", "auction", "bid")
 EPOCH = 50  # events: one person, three auctions, 46 bids

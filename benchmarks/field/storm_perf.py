@@ -28,7 +28,7 @@ from sparkstorm.api import (
     TopologyContext,
     Tuple,
 )
-from sparkstorm.model.tuples import Source
+from sparkstorm.common.model.tuples import Source
 
 TEXT = "some data"
 

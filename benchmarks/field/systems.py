@@ -36,9 +36,9 @@ from benchmarks.peers.storm.runner import Job, class_path, counted, phases, run_
 from benchmarks.pipeline import run
 from benchmarks.wordcount import run_bytewax
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.app.cluster import Cluster
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import KafkaSource
-from sparkstorm.model.topology import Topology
+from sparkstorm.driver.cluster import Cluster
 
 FLINK_VERSION = "2.3.0"
 FLINK_HOME = PEERS / f"flink-{FLINK_VERSION}"

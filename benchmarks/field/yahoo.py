@@ -37,7 +37,7 @@ from sparkstorm.api import (
     Window,
     bolt,
 )
-from sparkstorm.model.tuples import Source
+from sparkstorm.common.model.tuples import Source
 
 CAMPAIGNS = 100
 ADS_EACH = 10

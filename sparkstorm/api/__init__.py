@@ -33,18 +33,18 @@ from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.api.state import ExpiringState, KeyValueState
 from sparkstorm.api.windows import Count as Count
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Timers, Window, WindowedBolt
-from sparkstorm.errors import InvalidTopologyError, SparkStormError
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.shared_memory import (
+from sparkstorm.common.errors import InvalidTopologyError, SparkStormError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.shared_memory import (
     SharedMemory,
     shared_off_heap_within_node,
     shared_off_heap_within_worker,
     shared_on_heap,
 )
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.topology import Grouping, Stream, Topology
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.windowing.timers import Timer
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.model.topology import Grouping, Stream, Topology
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.windowing.timers import Timer
 
 __all__ = [
     "BasicBolt",

@@ -21,14 +21,14 @@ from sparkstorm.api.inputs import Inputs, inputs_of, key_range
 from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
-from sparkstorm.errors import InvalidTopologyError, show
-from sparkstorm.model.shared_memory import (
+from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.shared_memory import (
     SHARED_MEMORY_KEY,
     SharedMemory,
     check_regions,
     regions_of,
 )
-from sparkstorm.model.topology import (
+from sparkstorm.common.model.topology import (
     DEFAULT_STREAM,
     Component,
     Grouping,
@@ -37,8 +37,8 @@ from sparkstorm.model.topology import (
     Topology,
     validate,
 )
-from sparkstorm.model.values.column_types import ANY, ColumnType, parse_type
-from sparkstorm.settings import ComponentSettings
+from sparkstorm.common.model.values.column_types import ANY, ColumnType, parse_type
+from sparkstorm.common.settings import ComponentSettings
 
 
 class TopologyBuilder:

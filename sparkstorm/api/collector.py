@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.model.tuples import Tuple
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt
 from sparkstorm.api.value_columns import declared_array, exact_array, plain_values
-from sparkstorm.errors import CodecError, InvalidTopologyError
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.column_types import ColumnType
+from sparkstorm.common.errors import CodecError, InvalidTopologyError
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.column_types import ColumnType
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import StatefulBolt
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.model.tuples import Tuple
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from sparkstorm.api.collector import BasicOutputCollector, OutputCollector, SpoutOutputCollector
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.state import KeyValueState
-from sparkstorm.errors import InvalidTopologyError, show
-from sparkstorm.model.topology import Stream
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.topology import Stream
+from sparkstorm.common.model.tuples import Tuple
 
 Outputs = (
     Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str] | Mapping[str, str] | Stream]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.metrics import Counter, Gauge, Histogram, Meter, TaskMetrics
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.settings import FileSettings
+from sparkstorm.common.model.tasks import tasks_by_component
+from sparkstorm.common.settings import FileSettings
 
 BLOBS_FOLDER = "__blobs_folder"
 """Name among a worker's resources of the folder that holds its blobs."""

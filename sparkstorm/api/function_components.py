@@ -26,8 +26,8 @@ from sparkstorm.api.functions import (
     row_of,
 )
 from sparkstorm.api.windows import Count, FoldingBolt, Window, WindowedBolt
-from sparkstorm.errors import InvalidTopologyError, show
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.tuples import Tuple
 
 _PARAMETERS = {
     "bolt": ("tup", "state"),

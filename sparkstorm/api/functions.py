@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, TypeVar, overload
 from sparkstorm.api.components import Effects
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.api.windows import Count, Duration
-from sparkstorm.model.compiled import core
+from sparkstorm.common.model.compiled import core
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Kind = Literal["bolt", "windowed", "fold", "spout"]

@@ -14,8 +14,8 @@ from typing import Any
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.tuples import Tuple
 
 
 class TaskHook:

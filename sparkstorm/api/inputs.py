@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from sparkstorm.api.components import Stateful
-from sparkstorm.errors import InvalidTopologyError, show
-from sparkstorm.model.tasks import task_count
-from sparkstorm.model.topology import (
+from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.tasks import task_count
+from sparkstorm.common.model.topology import (
     DEFAULT_STREAM,
     Component,
     Grouping,

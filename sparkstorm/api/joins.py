@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.windows import Window, WindowedBolt
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.grouping.hashing import canonical_bytes
-from sparkstorm.model.topology import DEFAULT_STREAM
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.codec import KEYS
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.grouping.hashing import canonical_bytes
+from sparkstorm.common.model.topology import DEFAULT_STREAM
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.values.codec import KEYS
 
 Fields = str | Sequence[str]
 _MOST_ROWS = 1_000_000

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.values.metric_values import MetricKind, MetricValue
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue
 
 MOST_METRICS = 64
 """Of one task: every commit of its worker has all of them."""

@@ -14,7 +14,7 @@ from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.api.components import BasicBolt, Bolt
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.common.errors import InvalidTopologyError
 
 _API = "sparkstorm.api."
 _FLAGS = ("blocking", "order_insensitive", "in_order", "keeps_expired", "state_keyed_by_grouping")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from sparkstorm.api.components import Conf, Effects, Outputs
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.model.tuples import Tuple
 
 Row = TypeVar("Row")
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from sparkstorm.errors import CodecError
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.tagged import from_json, to_json
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.tagged import from_json, to_json
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch
@@ -36,7 +36,7 @@ _OF_EXTENSIONS = {"arrow.json": frozenset({str}), "arrow.uuid": frozenset({UUID}
 @cache
 def value_type() -> DataType:
     """Return the Arrow type of cells that are values of any type, stored as JSON with tags
-    (`model/values/tagged.py`).
+    (`common/model/values/tagged.py`).
     """
     import pyarrow as pa
 

@@ -15,12 +15,12 @@ from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import Conf, Outputs, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.inputs import check_keys
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Component, Stream, Topology
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing import settings
-from sparkstorm.windowing.timers import Timer
-from sparkstorm.windowing.window_contents import Content
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Component, Stream, Topology
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.windowing import settings
+from sparkstorm.common.windowing.timers import Timer
+from sparkstorm.common.windowing.window_contents import Content
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from sparkstorm import __version__
 from sparkstorm.cli.common import FAILED, Verb
 from sparkstorm.cli.terminal import escape_unknown, show
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.names import shown
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.names import shown
 
 _INTERRUPTED = 130
 _HELP_COLUMN = 16
@@ -123,7 +123,7 @@ class _Version(argparse.Action):
     """Option that writes the version, and which row path runs: to find that out imports it."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from sparkstorm.model import compiled
+        from sparkstorm.common.model import compiled
 
         print(f"sparkstorm {__version__}, row path: {compiled.description}", flush=True)
         parser.exit()
@@ -197,7 +197,7 @@ def _run(words: list[str]) -> int:
         return complete(words[1:], parser(words[1] if len(words) > 2 else ""))
     arguments = parser(words[0] if words else "").parse_args(words)
     if getattr(arguments, "context", None):
-        from sparkstorm.stores.contexts import file_of_context
+        from sparkstorm.common.stores.contexts import file_of_context
 
         arguments.cluster = file_of_context(arguments.context)
     run: Verb = arguments.run

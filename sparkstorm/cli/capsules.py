@@ -19,11 +19,16 @@ from sparkstorm.cli.common import (
 )
 from sparkstorm.cli.dead_letters import letter_text, read_letters_of_file
 from sparkstorm.cli.terminal import show
-from sparkstorm.errors import InvalidConfigError, NotAliveError
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.names import counted, file_name, shown
-from sparkstorm.recording.capsule_files import BUILDER, ENDING, read_capsule, write_capsule
-from sparkstorm.recording.capsule_tests import name_of_test, text_of_test
+from sparkstorm.common.errors import InvalidConfigError, NotAliveError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.names import counted, file_name, shown
+from sparkstorm.extensions.recording.capsule_files import (
+    BUILDER,
+    ENDING,
+    read_capsule,
+    write_capsule,
+)
+from sparkstorm.extensions.recording.capsule_tests import name_of_test, text_of_test
 
 
 def add_verbs(verbs: Any) -> None:
@@ -98,7 +103,7 @@ def _built_by(topology: str | None) -> Mapping[str, Any]:
     if topology is None:
         return {}
     if topology.endswith((".yaml", ".yml")):
-        from sparkstorm.app.job_file import read_job_file, topology_conf
+        from sparkstorm.driver.job_file import read_job_file, topology_conf
 
         return topology_conf(read_job_file(topology))
     return {BUILDER: topology}

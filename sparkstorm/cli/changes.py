@@ -11,8 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.app.console import is_wanted
-from sparkstorm.app.job_options import add_overrides
 from sparkstorm.cli.common import (
     EXITS,
     FAILED,
@@ -29,13 +27,15 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.clock import SystemClock
-from sparkstorm.config import check, parse_override
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import ExecutorId, NamedBlob, TaskInfo, WorkerSlot
-from sparkstorm.model.names import counted, shown
-from sparkstorm.model.requests import LOG_LEVELS, LogLevel, RebalancePlan
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import check, parse_override
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import ExecutorId, NamedBlob, TaskInfo, WorkerSlot
+from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.requests import LOG_LEVELS, LogLevel, RebalancePlan
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.driver.console import is_wanted
+from sparkstorm.driver.job_options import add_overrides
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient, TopologyHandle
@@ -195,7 +195,7 @@ def delete_blob(arguments: argparse.Namespace) -> int:
 def _put_blob(
     arguments: argparse.Namespace, done: str, put: Callable[[ClusterClient, str, bytes], NamedBlob]
 ) -> int:
-    from sparkstorm.blobs.named import check_size
+    from sparkstorm.control_plane.blobs.named import check_size
 
     try:
         check_size(arguments.blob, Path(arguments.file).stat().st_size)

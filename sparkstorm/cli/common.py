@@ -16,14 +16,14 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.app.job_options import add_overrides
 from sparkstorm.cli import terminal
-from sparkstorm.model.names import filled, shown
+from sparkstorm.common.model.names import filled, shown
+from sparkstorm.driver.job_options import add_overrides
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient
-    from sparkstorm.insight.records import TopologyView
-    from sparkstorm.insight.sampler import Sampler
+    from sparkstorm.extensions.insight.records import TopologyView
+    from sparkstorm.extensions.insight.sampler import Sampler
 
 Verb = Callable[[argparse.Namespace], int]
 OK = 0
@@ -190,7 +190,7 @@ def sampled(
     """Return the read model of a cluster, or of one topology of it, which has read the stores just
     now; --watch has one for all.
     """
-    from sparkstorm.insight.sampler import Sampler
+    from sparkstorm.extensions.insight.sampler import Sampler
 
     only = None if name is None else cluster.topology(name).topology_id
     held: dict[str | None, Sampler] = getattr(arguments, "held_samplers", {})

@@ -176,8 +176,8 @@ def _file_of_context(context: str) -> str:
     """Return the path of a context's connection file; one that is not there for a context that is
     none.
     """
-    from sparkstorm.errors import SparkStormError
-    from sparkstorm.stores.contexts import file_of_context
+    from sparkstorm.common.errors import SparkStormError
+    from sparkstorm.common.stores.contexts import file_of_context
 
     try:
         return file_of_context(context)
@@ -190,13 +190,13 @@ def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable
     cannot be asked.
     """
     if metavar in ("KEY", "KEY=VALUE"):
-        from sparkstorm.config import keys
+        from sparkstorm.common.config import keys
 
         return [f"{name}=" if metavar == "KEY=VALUE" else name for name in keys()]
     if metavar not in ("NAME", "CONTEXT", "ID", "COMPONENT", "COMPONENT=N", "NODE:PORT", "HOST"):
         return ()
-    from sparkstorm.errors import SparkStormError
-    from sparkstorm.stores.contexts import read_contexts
+    from sparkstorm.common.errors import SparkStormError
+    from sparkstorm.common.stores.contexts import read_contexts
 
     try:
         if metavar == "CONTEXT":

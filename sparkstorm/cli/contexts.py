@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli.common import EXITS, OK, add_formats, add_json, say, write
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.names import shown
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.names import shown
 
 if TYPE_CHECKING:
-    from sparkstorm.stores.contexts import Contexts
+    from sparkstorm.common.stores.contexts import Contexts
 
 
 def add_verbs(verbs: Any) -> None:
@@ -47,7 +47,7 @@ def add_verbs(verbs: Any) -> None:
 
 def list_contexts(arguments: argparse.Namespace) -> int:
     """List contexts with their connection files, and what a connection may do."""
-    from sparkstorm.stores.contexts import contexts_file, read_contexts
+    from sparkstorm.common.stores.contexts import contexts_file, read_contexts
 
     found = read_contexts()
     rows = [
@@ -76,7 +76,7 @@ def list_contexts(arguments: argparse.Namespace) -> int:
 
 
 def _rights(file: str) -> str:
-    from sparkstorm.stores.connection import Connection, load_any_connection
+    from sparkstorm.common.stores.connection import Connection, load_any_connection
 
     try:
         return "all" if isinstance(load_any_connection(Path(file)), Connection) else "read only"
@@ -86,7 +86,7 @@ def _rights(file: str) -> str:
 
 def add(arguments: argparse.Namespace) -> int:
     """Name the connection file of a cluster; the first context is the current one at once."""
-    from sparkstorm.stores.contexts import add_context
+    from sparkstorm.common.stores.contexts import add_context
 
     found = add_context(arguments.which, arguments.file, arguments.force)
     return _said(arguments, found, f"{arguments.which} is {found.files[arguments.which]}")
@@ -94,7 +94,7 @@ def add(arguments: argparse.Namespace) -> int:
 
 def use(arguments: argparse.Namespace) -> int:
     """Make a context the current one; verbs without --cluster and --context ask its cluster."""
-    from sparkstorm.stores.contexts import use_context
+    from sparkstorm.common.stores.contexts import use_context
 
     found = use_context(arguments.which)
     return _said(
@@ -106,7 +106,7 @@ def use(arguments: argparse.Namespace) -> int:
 
 def remove(arguments: argparse.Namespace) -> int:
     """Forget a context; its connection file stays."""
-    from sparkstorm.stores.contexts import remove_context
+    from sparkstorm.common.stores.contexts import remove_context
 
     found = remove_context(arguments.which)
     return _said(arguments, found, f"{arguments.which} is forgotten; its connection file stays")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli import terminal
 from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, is_for_programs, opened, say, write
-from sparkstorm.errors import InvalidConfigError, NotAliveError
-from sparkstorm.model.dead_letter import Cause, DeadLetter
-from sparkstorm.model.names import counted, shown
+from sparkstorm.common.errors import InvalidConfigError, NotAliveError
+from sparkstorm.common.model.dead_letter import Cause, DeadLetter
+from sparkstorm.common.model.names import counted, shown
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient
@@ -82,7 +82,7 @@ def read_letters_of_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
     """Yield id and letter of each line of a file or folder; InvalidConfigError when it cannot be
     read.
     """
-    from sparkstorm.app.dead_letter_file import read_dead_letters
+    from sparkstorm.driver.dead_letter_file import read_dead_letters
 
     try:
         yield from read_dead_letters(path)
@@ -95,7 +95,7 @@ def _list(
     several: Iterable[tuple[str, Iterable[tuple[str, DeadLetter | None, bytes]]]],
 ) -> int:
     """Write the letters of topologies or of a file; for programs, one record for each."""
-    from sparkstorm.app.dead_letter_file import Groups, line_of
+    from sparkstorm.driver.dead_letter_file import Groups, line_of
 
     rows = []
     for title, letters in several:

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparkstorm.app.job_options import add_overrides
-from sparkstorm.config import merge, parse_override
-from sparkstorm.embedded.process import refuse_busy
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.stores.addresses import connection_path
-from sparkstorm.stores.contexts import VARIABLE
-from sparkstorm.stores.folders import discard_folder, own_folder
+from sparkstorm.common.config import merge, parse_override
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.stores.addresses import connection_path
+from sparkstorm.common.stores.contexts import VARIABLE
+from sparkstorm.common.stores.folders import discard_folder, own_folder
+from sparkstorm.driver.job_options import add_overrides
+from sparkstorm.extensions.embedded.process import refuse_busy
 
 if TYPE_CHECKING:
     from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer
@@ -60,7 +60,7 @@ class Servers:
 
 def main(arguments: Sequence[str], prog: str = "sparkstorm dev") -> int:
     """Hold the servers and the cluster until stopped; the result is the process's exit status."""
-    from sparkstorm.app.exit_status import guarded
+    from sparkstorm.driver.exit_status import guarded
 
     options = _parse(arguments, prog)
     return guarded(lambda: hold_all(dict(parse_override(each) for each in options.c), options.web))
@@ -70,7 +70,7 @@ def hold_all(own: Mapping[str, Any], web_port: int) -> int:
     """Start the servers, fill them and hold a cluster beside them until Ctrl-C; the next start
     begins anew.
     """
-    from sparkstorm.app.standing import hold
+    from sparkstorm.driver.standing import hold
 
     _require_page()
     folder = FOLDER.absolute()

@@ -1,5 +1,5 @@
 """The verb `doctor`: the health of a topology, with what is at fault; without a name, checks of
-this machine and its servers (`app/machine_checks.py`).
+this machine and its servers (`driver/machine_checks.py`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_watched_verb, add_window, opened, write
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.config import load_conf, merge
-from sparkstorm.model.names import shown
-from sparkstorm.model.task_beats import NO_COUNTS, Counts
+from sparkstorm.common.config import load_conf, merge
+from sparkstorm.common.model.names import shown
+from sparkstorm.common.model.task_beats import NO_COUNTS, Counts
 
 if TYPE_CHECKING:
-    from sparkstorm.app.machine_checks import Finding
-    from sparkstorm.insight.health import Culprit, Health, TaskLoad
-    from sparkstorm.insight.records import CulpritView
+    from sparkstorm.driver.machine_checks import Finding
+    from sparkstorm.extensions.insight.health import Culprit, Health, TaskLoad
+    from sparkstorm.extensions.insight.records import CulpritView
 
 
 def add_verbs(verbs: Any) -> None:
@@ -56,8 +56,8 @@ def check_machine(arguments: argparse.Namespace) -> int:
     """Check Python, Java, the row path, Spark's settings, and the servers: of --conf, else of the
     cluster that is named.
     """
-    from sparkstorm.app.machine_checks import findings
-    from sparkstorm.stores.contexts import named
+    from sparkstorm.common.stores.contexts import named
+    from sparkstorm.driver.machine_checks import findings
 
     conf = merge(load_conf(arguments.conf) if arguments.conf else {})
     path = None if arguments.conf else named(arguments.cluster)

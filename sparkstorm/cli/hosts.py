@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.app.console import is_wanted
 from sparkstorm.cli.changes import plan_record, plan_text
 from sparkstorm.cli.common import (
     FAILED,
@@ -22,12 +21,13 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.clock import SystemClock
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.insight.records import HostView, to_json
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.names import counted, shown
-from sparkstorm.model.requests import RebalancePlan
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.requests import RebalancePlan
+from sparkstorm.driver.console import is_wanted
+from sparkstorm.extensions.insight.records import HostView, to_json
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.app.job_options import add_options, add_overrides
-from sparkstorm.app.replay import options as of_replay
 from sparkstorm.cli.common import (
     EXITS,
     OK,
@@ -26,7 +24,9 @@ from sparkstorm.cli.common import (
     say,
     steps,
 )
-from sparkstorm.errors import SlotsUnavailableError
+from sparkstorm.common.errors import SlotsUnavailableError
+from sparkstorm.driver.job_options import add_options, add_overrides
+from sparkstorm.driver.replay import options as of_replay
 
 _MASTER_LINE = re.compile(r"\s*spark\.master(?:\s*[=:]\s*|\s+)(\S+)")
 _JOB_EXITS = f"{EXITS}, 3 done but tuples were parked, 4 done but Redis had lost data"
@@ -116,8 +116,8 @@ def submit(arguments: argparse.Namespace) -> int:
     """Submit the topology of a job file to a standing cluster, and follow it to its end, results
     included.
     """
-    from sparkstorm.app.job import perform
     from sparkstorm.client.connect import require_named
+    from sparkstorm.driver.job import perform
 
     arguments.cluster = require_named(arguments.cluster)
     return perform(arguments)
@@ -127,8 +127,8 @@ def update(arguments: argparse.Namespace) -> int:
     """Replace the code of a running topology; with the same components and tasks it goes on with
     its streams and states.
     """
-    from sparkstorm.app.job import read_job
-    from sparkstorm.app.job_file import make_topology, topology_conf
+    from sparkstorm.driver.job import read_job
+    from sparkstorm.driver.job_file import make_topology, topology_conf
 
     job = read_job(arguments)
     topology, by_value = make_topology(job)
@@ -142,7 +142,7 @@ def update(arguments: argparse.Namespace) -> int:
 
 def follow(arguments: argparse.Namespace) -> int:
     """Watch a topology until its sources are drained; Ctrl-C leaves it to the cluster."""
-    from sparkstorm.app.remote_run import follow as follow_topology
+    from sparkstorm.driver.remote_run import follow as follow_topology
 
     with opened(arguments) as found:
         return follow_topology(found, arguments.name, is_for_programs(arguments))
@@ -155,7 +155,7 @@ def cluster(arguments: argparse.Namespace) -> int:
     own = [arguments.conf] if arguments.conf else []
     page = ["--web", str(arguments.web)] if arguments.web else []
     return _become_driver(
-        arguments, "sparkstorm.app.standing", [*own, *_overrides(arguments), *page]
+        arguments, "sparkstorm.driver.standing", [*own, *_overrides(arguments), *page]
     )
 
 
@@ -182,7 +182,7 @@ def run(arguments: argparse.Namespace) -> int:
         "env_filter": "--env-filter",
     }
     lists = {"input": "--input", "files": "--files", "archives": "--archives"}
-    return _become_driver(arguments, "sparkstorm.app.job", _words(arguments, {**names, **lists}))
+    return _become_driver(arguments, "sparkstorm.driver.job", _words(arguments, {**names, **lists}))
 
 
 def replay(arguments: argparse.Namespace) -> int:
@@ -204,7 +204,7 @@ def replay(arguments: argparse.Namespace) -> int:
     names = {name: f"--{name.replace('_', '-')}" for name in (*named, "skip_bad", "overwrite")} | {
         "from_checkpoint": "--from"
     }
-    return _become_driver(arguments, "sparkstorm.app.replay.job", _words(arguments, names))
+    return _become_driver(arguments, "sparkstorm.driver.replay.job", _words(arguments, names))
 
 
 def _words(arguments: argparse.Namespace, names: Mapping[str, str]) -> list[str]:
@@ -227,7 +227,7 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
 
 def _become_driver(arguments: argparse.Namespace, module: str, words: Sequence[str]) -> int:
     """Replace this process by a driver; SlotsUnavailableError when there is no Spark to host it."""
-    from sparkstorm.embedded.java import find_java
+    from sparkstorm.extensions.embedded.java import find_java
 
     if (found := importlib.util.find_spec("pyspark")) is None:
         raise SlotsUnavailableError(

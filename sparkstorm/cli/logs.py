@@ -27,19 +27,19 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import columns, table
-from sparkstorm.clock import SystemClock
-from sparkstorm.errors import InvalidConfigError, NotAliveError
-from sparkstorm.model.names import counted, shown
-from sparkstorm.model.values.tagged import to_json
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import InvalidConfigError, NotAliveError
+from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.values.tagged import to_json
 from sparkstorm.notebook.flame_graph import flame_graph
 
 if TYPE_CHECKING:
     from sparkstorm.client.cluster import ClusterClient
     from sparkstorm.client.handle import TopologyHandle
-    from sparkstorm.client.journey import Journey, Message
-    from sparkstorm.client.stacks import Stacks
-    from sparkstorm.client.tap import Sample
-    from sparkstorm.client.traces import Trace
+    from sparkstorm.extensions.tracing.client_stacks import Stacks
+    from sparkstorm.extensions.tracing.client_taps import Sample
+    from sparkstorm.extensions.tracing.client_traces import Trace
+    from sparkstorm.extensions.tracing.journey import Journey, Message
 
 _LOOK_EVERY_S = 1.0
 
@@ -272,7 +272,7 @@ def traces_text(found: Sequence[Trace]) -> str:
     """Return traces as text: a line for each message, then one for each of its events."""
     if not found:
         return "no message was traced: none was emitted meanwhile, or the topology has no ackers, so that its rows have no roots"
-    from sparkstorm.client.traces import spans
+    from sparkstorm.extensions.tracing.client_traces import spans
 
     lines = []
     for trace in found:

@@ -24,11 +24,11 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import columns
-from sparkstorm.errors import InvalidConfigError, NotAliveError, StoreUnavailableError
-from sparkstorm.model.names import shown
+from sparkstorm.common.errors import InvalidConfigError, NotAliveError, StoreUnavailableError
+from sparkstorm.common.model.names import shown
 
 if TYPE_CHECKING:
-    from sparkstorm.insight.records import TopologyView
+    from sparkstorm.extensions.insight.records import TopologyView
 
 _RATES = ("emitted", "executed", "acked", "failed")
 _WIDTHS = {
@@ -112,7 +112,7 @@ def monitor(arguments: argparse.Namespace) -> int:
         if view.problem:
             raise StoreUnavailableError(view.problem)
         if arguments.component:
-            from sparkstorm.insight.sampler import check_component
+            from sparkstorm.extensions.insight.sampler import check_component
 
             check_component(view, arguments.component)
         if not is_for_programs(arguments):
@@ -155,7 +155,7 @@ def rates(before: Look, now: Look) -> dict[str, Any]:
     """Return the rates between two looks, in tuples per second; counts that went back, as of a new
     run, are 0.
     """
-    from sparkstorm.transport.progress import percentile_ms
+    from sparkstorm.data_plane.transport.progress import percentile_ms
 
     seconds = max(1, now.time_ms - before.time_ms) / 1000
     grown = {bucket: count - before.buckets.get(bucket, 0) for bucket, count in now.buckets.items()}

@@ -16,7 +16,7 @@ from typing import Any
 
 from sparkstorm import __version__
 from sparkstorm.cli.common import OK
-from sparkstorm.errors import InvalidConfigError, show
+from sparkstorm.common.errors import InvalidConfigError, show
 
 _PIPELINE = '''"""The topology of this project: counts the words of text files."""
 

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sparkstorm import config
 from sparkstorm.cli import terminal
 from sparkstorm.cli.common import OK, add_job_options, write_json
+from sparkstorm.common import config
 
 _FORMS = {
     "svg": "write a picture",
@@ -32,8 +32,8 @@ def show(arguments: argparse.Namespace) -> int:
     """Print the topology of a job file without running it: a table, or a picture or text for other
     programs.
     """
-    from sparkstorm.app.job import read_job
-    from sparkstorm.app.job_file import make_topology
+    from sparkstorm.driver.job import read_job
+    from sparkstorm.driver.job_file import make_topology
     from sparkstorm.notebook.topology_graph import dot, graph_of, mermaid, picture, rows_of
 
     job = read_job(arguments)
@@ -68,7 +68,7 @@ def _problems(path: str, one_per_line: bool) -> Iterator[bytes]:
 
 def schedule(arguments: argparse.Namespace) -> int:
     """Answer scheduling problems, one line of JSON each; 1 when any was malformed or unreadable."""
-    from sparkstorm.scheduling.form.solve import answer_to
+    from sparkstorm.extensions.laboratory.form.solve import answer_to
 
     status = 0
     for path in arguments.files:
@@ -89,8 +89,8 @@ def recorded(arguments: argparse.Namespace) -> int:
     """Show the tuples that a bolt's task was given, as one line of JSON each; 1 when nothing can be
     read.
     """
-    from sparkstorm.errors import RecordingError
-    from sparkstorm.replay.stepping.recorded import recorded as read
+    from sparkstorm.common.errors import RecordingError
+    from sparkstorm.extensions.recording.stepping.recorded import recorded as read
 
     try:
         for part in read(arguments.path):

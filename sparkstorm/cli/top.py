@@ -16,8 +16,9 @@ from textual.events import Key
 from textual.widgets import DataTable, Static
 
 from sparkstorm.cli.common import clock_time
-from sparkstorm.errors import NotAliveError
-from sparkstorm.insight.records import (
+from sparkstorm.common.errors import NotAliveError
+from sparkstorm.common.model.names import shown
+from sparkstorm.extensions.insight.records import (
     WINDOWS_S,
     ClusterView,
     HostView,
@@ -25,8 +26,7 @@ from sparkstorm.insight.records import (
     Window,
     WorkerView,
 )
-from sparkstorm.insight.sampler import ReadModel
-from sparkstorm.model.names import shown
+from sparkstorm.extensions.insight.sampler import ReadModel
 
 _EVERY_S = 1.0  # the sampler's own period; half would show most samples twice
 # the first is what health calls slow

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.app.console import held_lines
 from sparkstorm.cli.common import (
     FAILED,
     NAME_HELP,
@@ -24,9 +23,14 @@ from sparkstorm.cli.common import (
 )
 from sparkstorm.cli.doctor import culprit_lines
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.clock import SystemClock
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.insight.records import (
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.assignment import FAILED as CANNOT_START
+from sparkstorm.common.model.failure import Cause, FailureGroup
+from sparkstorm.common.model.names import counted, driver_of_node, shown
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.driver.console import held_lines
+from sparkstorm.extensions.insight.records import (
     ClusterView,
     DriverView,
     ErrorView,
@@ -36,10 +40,6 @@ from sparkstorm.insight.records import (
     WorkerView,
     to_json,
 )
-from sparkstorm.model.assignment import FAILED as CANNOT_START
-from sparkstorm.model.failure import Cause, FailureGroup
-from sparkstorm.model.names import counted, driver_of_node, shown
-from sparkstorm.model.status import TopologyStatus
 
 _LAST_ERROR = 60  # as long as a row of `tasks` without it: the double would fold every table
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked")

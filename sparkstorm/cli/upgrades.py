@@ -26,16 +26,16 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import show, table
-from sparkstorm.clock import SystemClock
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.names import counted, shown
-from sparkstorm.model.upgrade import UpgradeStage
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.upgrade import UpgradeStage
 
 if TYPE_CHECKING:
     from sparkstorm.client import TopologyHandle
-    from sparkstorm.client.upgrade import UpgradeStatus
+    from sparkstorm.extensions.upgrade.handle import UpgradeStatus
 
 _LOOK_SECS = 0.2
 _SHADOW = "exit status: 0 no difference, 1 differences or failed (one sentence on stderr), 2 wrong arguments"
@@ -146,8 +146,8 @@ def start(arguments: argparse.Namespace) -> int:
     """Begin a gray upgrade: a first batch of workers restarts with the new code beside the others;
     nothing is lost.
     """
-    from sparkstorm.app.job import read_job
-    from sparkstorm.app.job_file import make_topology, topology_conf
+    from sparkstorm.driver.job import read_job
+    from sparkstorm.driver.job_file import make_topology, topology_conf
 
     job = read_job(arguments)
     topology, by_value = make_topology(job)
@@ -155,7 +155,7 @@ def start(arguments: argparse.Namespace) -> int:
         handle = cluster.topology(job.name)
         if arguments.shadow:
             _need_spark()
-            from sparkstorm.app.replay.shadow import check_shadow, shadow
+            from sparkstorm.extensions.recording.shadow import check_shadow, shadow
 
             recorded = arguments.shadow
             least = arguments.tuples
@@ -185,9 +185,9 @@ def compare(arguments: argparse.Namespace) -> int:
     row comes to.
     """
     _need_spark()
-    from sparkstorm.app.job import read_job
-    from sparkstorm.app.job_file import make_topology, topology_conf
-    from sparkstorm.app.replay.shadow import shadow
+    from sparkstorm.driver.job import read_job
+    from sparkstorm.driver.job_file import make_topology, topology_conf
+    from sparkstorm.extensions.recording.shadow import shadow
 
     job = read_job(arguments)
     topology, by_value = make_topology(job)

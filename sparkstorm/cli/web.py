@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from sparkstorm.cli.common import EXITS, OK, add_cluster
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.hosting.tied_child import end_with_input
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.driver.hosting.tied_child import end_with_input
 
 
 def add_verbs(verbs: Any) -> None:

@@ -15,18 +15,23 @@ from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
 from sparkstorm.client.worker_problems import DeadWorkers
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.config import Conf
-from sparkstorm.errors import ReadOnlyConnectionError
-from sparkstorm.insight.reading import JUDGED_MS
-from sparkstorm.model.assignment import TopologySummary
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.value_types import check_serializers, top_module
-from sparkstorm.model.worker_spec import RedisAddress, RedisStores
-from sparkstorm.settings import FOLDER_KEY, FileSettings, SubmissionSettings, SupervisorSettings
-from sparkstorm.transport.cells_reader import RedisCellsReader
-from sparkstorm.transport.reader import RedisReader, is_kept_in
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import Conf
+from sparkstorm.common.errors import ReadOnlyConnectionError
+from sparkstorm.common.model.assignment import TopologySummary
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.value_types import check_serializers, top_module
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.common.settings import (
+    FOLDER_KEY,
+    FileSettings,
+    SubmissionSettings,
+    SupervisorSettings,
+)
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.data_plane.transport.reader import RedisReader, is_kept_in
+from sparkstorm.extensions.cells.cells_reader import RedisCellsReader
+from sparkstorm.extensions.insight.reading import JUDGED_MS
 
 AnyReader = RedisReader | RedisCellsReader
 """Reader of a topology in one store, or in several."""
@@ -179,9 +184,9 @@ def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str
     """Return the bytes of a topology with the modules that workers do not have, its files and its
     archives.
     """
-    from sparkstorm.blobs.attachments import read_attachments
-    from sparkstorm.blobs.local_modules import named_in, pack_sources
-    from sparkstorm.blobs.topology_code import classes_in, modules_of, pack_topology
+    from sparkstorm.data_plane.user_code.attachments import read_attachments
+    from sparkstorm.data_plane.user_code.local_modules import named_in, pack_sources
+    from sparkstorm.data_plane.user_code.topology_code import classes_in, modules_of, pack_topology
 
     modules = modules_of(topology) if by_value is None else by_value
     check_serializers(SubmissionSettings.of(conf).serializers, modules)

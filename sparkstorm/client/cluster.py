@@ -14,21 +14,21 @@ from sparkstorm.client.dead_letters import StoredLetters, stored_in
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
-from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
-from sparkstorm.cluster.store_choice import STORE, choose_stores
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.config import Conf
-from sparkstorm.errors import NotAliveError
-from sparkstorm.model.assignment import NamedBlob, SupervisorInfo, WorkerSlot
-from sparkstorm.model.requests import HostMark, RebalancePlan, RequestKind, topology_name
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_spec import RedisStores
-from sparkstorm.settings import SubmissionSettings
+from sparkstorm.common.config import Conf
+from sparkstorm.common.errors import NotAliveError
+from sparkstorm.common.model.assignment import NamedBlob, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.requests import HostMark, RebalancePlan, RequestKind, topology_name
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.worker_spec import RedisStores
+from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.control_plane.cluster.store_choice import STORE, choose_stores
+from sparkstorm.control_plane.cluster.storm_state import StormState
 
 if TYPE_CHECKING:
-    from sparkstorm.checkpoint.restore import Seeds
     from sparkstorm.client.submission import SubmitOptions
+    from sparkstorm.data_plane.checkpoint.restore import Seeds
 
 
 class ClusterClient(ClusterAccess):
@@ -182,8 +182,8 @@ class ClusterClient(ClusterAccess):
         `by_value` names modules that travel as they are in memory (default: those that define the
         components and are not installed); the local modules that they import travel as sources.
         """
-        from sparkstorm.checkpoint.files import read_checkpoint
-        from sparkstorm.checkpoint.restore import Seeds
+        from sparkstorm.data_plane.checkpoint.files import read_checkpoint
+        from sparkstorm.data_plane.checkpoint.restore import Seeds
 
         self.require_writer()
         conf = conf or {}
@@ -302,7 +302,7 @@ class ClusterClient(ClusterAccess):
         component_by_task: Mapping[int, str],
     ) -> None:
         from sparkstorm.client.submission import CellsSeeding, sow
-        from sparkstorm.transport.initial_state import RedisSeeding
+        from sparkstorm.data_plane.transport.initial_state import RedisSeeding
 
         settings = SubmissionSettings.of(conf)
         stores = (settings.store or "").split(",") if settings.cells > 1 else [settings.store or ""]

@@ -10,16 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.blobs.redis import TAG, RedisBytesStore
-from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.service import NimbusService
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, viewer_identity
-from sparkstorm.config import Conf, merge
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.stores.connection import (
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import Conf, merge
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.stores.connection import (
     VIEWER,
     Connection,
     ReadOnlyConnection,
@@ -28,8 +24,16 @@ from sparkstorm.stores.connection import (
     signing_key,
     viewer_zookeeper_password,
 )
-from sparkstorm.stores.contexts import VARIABLE, named
-from sparkstorm.transport.connection import Link
+from sparkstorm.common.stores.contexts import VARIABLE, named
+from sparkstorm.control_plane.blobs.redis import TAG, RedisBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.zookeeper import (
+    ZooKeeperAddress,
+    ZooKeeperStateStore,
+    viewer_identity,
+)
+from sparkstorm.data_plane.transport.connection import Link
 
 _REDIS_ANSWER_S = 10.0
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from sparkstorm.clock import SystemClock
-from sparkstorm.errors import (
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import (
     MalformedFrameError,
     NotAliveError,
     StoreInconsistentError,
 )
-from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.requests import topology_name
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.connection import links_to_all
-from sparkstorm.transport.keys import Keys, topology_of
-from sparkstorm.transport.reader import names_of
+from sparkstorm.common.model.assignment import TaskInfo
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.requests import topology_name
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.connection import links_to_all
+from sparkstorm.data_plane.transport.keys import Keys, topology_of
+from sparkstorm.data_plane.transport.reader import names_of
 
 Read = Callable[[int, str], list[tuple[str, bytes]]]
 """(limit, id) -> the oldest stored letters behind that id, with their ids."""
@@ -159,7 +159,7 @@ class StoredLetters:
         """Return id, task and frame of a letter; StoreInconsistentError when it does not fit the
         topology.
         """
-        from sparkstorm.transport.frames import encode_replayed
+        from sparkstorm.data_plane.transport.frames import encode_replayed
 
         letter = decoded(data)
         if letter is None:

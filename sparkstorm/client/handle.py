@@ -15,26 +15,26 @@ from sparkstorm.client.access import AnyReader, ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
-from sparkstorm.client.tap import Sample, samples
-from sparkstorm.client.upgrade import Upgrades
 from sparkstorm.client.worker_problems import worker_problems
-from sparkstorm.errors import IllegalTransitionError, NotAliveError, StoreUnavailableError
-from sparkstorm.insight.health import Health
-from sparkstorm.insight.reading import JUDGED_MS
-from sparkstorm.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
-from sparkstorm.model.failure import Cause, Failure, FailureGroup, group_failures
-from sparkstorm.model.requests import LogLevel, RebalancePlan, topology_name
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.task_beats import TaskBeats
-from sparkstorm.model.topology import DEFAULT_STREAM, Topology
-from sparkstorm.transport.keys import tap_name
-from sparkstorm.transport.progress import Progress, TaskCounts, merge, percentile_ms
+from sparkstorm.common.errors import IllegalTransitionError, NotAliveError, StoreUnavailableError
+from sparkstorm.common.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, group_failures
+from sparkstorm.common.model.requests import LogLevel, RebalancePlan, topology_name
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.task_beats import TaskBeats
+from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.data_plane.transport.keys import tap_name
+from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge, percentile_ms
+from sparkstorm.extensions.insight.health import Health
+from sparkstorm.extensions.insight.reading import JUDGED_MS
+from sparkstorm.extensions.tracing.client_taps import Sample, samples
+from sparkstorm.extensions.upgrade.handle import Upgrades
 
 if TYPE_CHECKING:
-    from sparkstorm.client.journey import Journeys
     from sparkstorm.client.savepoints import Source
-    from sparkstorm.client.stacks import Stacks
-    from sparkstorm.client.traces import Trace
+    from sparkstorm.extensions.tracing.client_stacks import Stacks
+    from sparkstorm.extensions.tracing.client_traces import Trace
+    from sparkstorm.extensions.tracing.journey import Journeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class TopologyHandle:
     @property
     def journeys(self) -> Journeys:
         """Its messages: those that are open, and what the store keeps of one."""
-        from sparkstorm.client.journey import Journeys
+        from sparkstorm.extensions.tracing.journey import Journeys
 
         outline = self._state.read_outline(self.topology_id)
         if outline is None:
@@ -241,7 +241,7 @@ class TopologyHandle:
         `emitted_per_s` of its spouts, as the read model has it, decides how large the sample may
         be.
         """
-        from sparkstorm.client.traces import bits_for, look
+        from sparkstorm.extensions.tracing.client_traces import bits_for, look
 
         self._cluster.require_writer()
         workers = map(str, self.slots())
@@ -252,7 +252,7 @@ class TopologyHandle:
 
         NotAliveError names the workers there are; StoreUnavailableError when it does not answer.
         """
-        from sparkstorm.client.stacks import look
+        from sparkstorm.extensions.tracing.client_stacks import look
 
         self._cluster.require_writer()
         known = sorted(map(str, self.slots()))

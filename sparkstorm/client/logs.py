@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from sparkstorm.model.names import shown
+from sparkstorm.common.model.names import shown
 
 
 class LogStore(Protocol):

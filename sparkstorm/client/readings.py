@@ -10,31 +10,31 @@ from typing import Any, Protocol
 
 from sparkstorm.client.service import NimbusService
 from sparkstorm.client.worker_problems import FEWEST_BEATS, DeadWorkers, Worker, worker_problems
-from sparkstorm.clock import Clock
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.config import Conf, merge, secret_keys
-from sparkstorm.errors import (
+from sparkstorm.common.clock import Clock
+from sparkstorm.common.config import Conf, merge, secret_keys
+from sparkstorm.common.errors import (
     NotAliveError,
     SparkStormError,
     StoreInconsistentError,
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.insight.health import Look
-from sparkstorm.insight.reading import JUDGED_MS, Reading, TopologyReading
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     SupervisorInfo,
     TopologyBase,
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.task_beats import TaskBeat, gather
-from sparkstorm.scheduling.settings import ChoiceSettings
-from sparkstorm.settings import SupervisorSettings
-from sparkstorm.transport.progress import EARLIER_MS, Progress
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.task_beats import TaskBeat, gather
+from sparkstorm.common.settings import SupervisorSettings
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
+from sparkstorm.data_plane.transport.progress import EARLIER_MS, Progress
+from sparkstorm.extensions.insight.health import Look
+from sparkstorm.extensions.insight.reading import JUDGED_MS, Reading, TopologyReading
 
 _LEAST_MS = 4_000
 _Placed = tuple[Assignment | None, tuple[WorkerBeat, ...]]

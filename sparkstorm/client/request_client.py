@@ -14,11 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from sparkstorm import errors
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.clock import Clock
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common import errors
+from sparkstorm.common.clock import Clock
+from sparkstorm.common.errors import (
     FailedAssignTopologyError,
     InvalidConfigError,
     NimbusUnavailableError,
@@ -28,8 +26,10 @@ from sparkstorm.errors import (
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
-from sparkstorm.settings import NimbusSettings
+from sparkstorm.common.model.requests import Outcome, OutcomeState, Request, RequestKind
+from sparkstorm.common.settings import NimbusSettings
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
 
 _CARRY_OUT_MS = 300_000  # S0.61
 # Silence of ZooKeeper after which an accepted request is waited for no longer: half of it is an

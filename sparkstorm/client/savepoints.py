@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.acking.pending import Pending
-from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.client.task_records import (
     StoredTask,
     TaskReader,
@@ -26,12 +24,14 @@ from sparkstorm.client.task_records import (
     is_lazy,
     stored_task,
 )
-from sparkstorm.errors import CheckpointError
-from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.names import counted
-from sparkstorm.tasks.journal import whole_and_deltas
-from sparkstorm.transport.base import entry_order
-from sparkstorm.transport.progress import Progress, merge
+from sparkstorm.common.errors import CheckpointError
+from sparkstorm.common.model.assignment import TaskInfo
+from sparkstorm.common.model.names import counted
+from sparkstorm.data_plane.acking.pending import Pending
+from sparkstorm.data_plane.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
+from sparkstorm.data_plane.task_kit.journal import whole_and_deltas
+from sparkstorm.data_plane.transport.base import entry_order
+from sparkstorm.data_plane.transport.progress import Progress, merge
 
 _PAUSE_S = 0.05
 

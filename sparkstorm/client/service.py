@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.blobs.store import BlobKind, BlobStore
 from sparkstorm.client.request_client import (
     PendingRequest,
     Progress,
@@ -22,9 +21,8 @@ from sparkstorm.client.request_client import (
     client_name,
     wait_in_real_time,
 )
-from sparkstorm.clock import Clock
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common.clock import Clock
+from sparkstorm.common.errors import (
     AlreadyAliveError,
     InvalidConfigError,
     InvalidTopologyError,
@@ -33,11 +31,11 @@ from sparkstorm.errors import (
     StoreInconsistentError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import TopologyBase, TopologySummary, WorkerSlot
-from sparkstorm.model.normalise import conf_bytes, conf_from_bytes
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.records import encode_record
-from sparkstorm.model.requests import (
+from sparkstorm.common.model.assignment import TopologyBase, TopologySummary, WorkerSlot
+from sparkstorm.common.model.normalise import conf_bytes, conf_from_bytes
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.records import encode_record
+from sparkstorm.common.model.requests import (
     MAX_WAIT_MS,
     LogLevel,
     RebalancePlan,
@@ -49,14 +47,16 @@ from sparkstorm.model.requests import (
     check_upgrade,
     topology_name,
 )
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Topology, validate_name
-from sparkstorm.model.upgrade import UpgradeOptions
-from sparkstorm.settings import SubmissionSettings, UpgradeSettings
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.topology import Topology, validate_name
+from sparkstorm.common.model.upgrade import UpgradeOptions
+from sparkstorm.common.settings import SubmissionSettings, UpgradeSettings
+from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
 
 if TYPE_CHECKING:
-    from sparkstorm.blobs.named_store import NamedBlobStore
     from sparkstorm.client.submission import Seed, SubmitOptions
+    from sparkstorm.control_plane.blobs.named_store import NamedBlobStore
 
 
 class NimbusService:
@@ -213,7 +213,7 @@ class NimbusService:
         """Make a request to rebalance, its options checked against what runs under that name
         now.
         """
-        from sparkstorm.cluster.request_checks import checked_rebalance
+        from sparkstorm.control_plane.cluster.request_checks import checked_rebalance
 
         base = self.require(name, topology_id)
         checked = checked_rebalance(name, options, self._outline(base), self._conf)
@@ -280,7 +280,7 @@ class NimbusService:
 
     def named_blobs(self) -> NamedBlobStore:
         """Return the blobs with names of this cluster."""
-        from sparkstorm.blobs.named_store import NamedBlobStore
+        from sparkstorm.control_plane.blobs.named_store import NamedBlobStore
 
         return NamedBlobStore(self._state, self._blobs, self._clock, client_name())
 
@@ -308,7 +308,7 @@ class NimbusService:
         Its first batch of workers, chosen by topology.upgrade.* (S0.6), restarts with the new code.
         """
         from sparkstorm.client.submission import prepare
-        from sparkstorm.cluster.request_checks import (
+        from sparkstorm.control_plane.cluster.request_checks import (
             check_shadowed,
             check_upgraded_outline,
             upgrade_options,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.api.value_columns import natural_array
 from sparkstorm.client.task_records import StoredTask
-from sparkstorm.model.values.tagged import is_tagged, tag_text
+from sparkstorm.common.model.values.tagged import is_tagged, tag_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

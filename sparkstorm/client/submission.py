@@ -12,32 +12,37 @@ from typing import Any, Protocol
 
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import check_times
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.request_client import owner_of_this_process
-from sparkstorm.cluster.request_checks import (
-    check_choice,
-    check_components,
-    check_master,
-    check_resources,
-)
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
-from sparkstorm.executor.lazy_state import LazyState
-from sparkstorm.model.normalise import (
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+from sparkstorm.common.model.normalise import (
     check_own_conf,
     conf_bytes,
     normalise_conf,
     normalise_topology,
     validate_sizes,
 )
-from sparkstorm.model.outline import TopologyOutline, outline_of
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.tasks import cell_by_task
-from sparkstorm.model.topology import Topology, validate, validate_name
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.value_types import register
-from sparkstorm.recording.recorder import check_recorded
-from sparkstorm.settings import NimbusSettings, RequestSettings, StateSettings, SubmissionSettings
+from sparkstorm.common.model.outline import TopologyOutline, outline_of
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.tasks import cell_by_task
+from sparkstorm.common.model.topology import Topology, validate, validate_name
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.value_types import register
+from sparkstorm.common.settings import (
+    NimbusSettings,
+    RequestSettings,
+    StateSettings,
+    SubmissionSettings,
+)
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.request_checks import (
+    check_choice,
+    check_components,
+    check_master,
+    check_resources,
+)
+from sparkstorm.data_plane.checkpoint.restore import Seeds
+from sparkstorm.data_plane.executor.lazy_state import LazyState
+from sparkstorm.extensions.recording.recorder import check_recorded
 
 _LOG = logging.getLogger(__name__)
 _NO_BASE: Any = None
@@ -126,7 +131,7 @@ def wait_copies(blobs: BlobStore, topology_id: str, conf: Mapping[str, Any]) -> 
 
 
 class Seeding(Protocol):
-    """Writer of initial state (transport/initial_state.py)."""
+    """Writer of initial state (data_plane/transport/initial_state.py)."""
 
     def sow(self, task: int, entries: Iterable[bytes]) -> None:
         """Give a task its journal."""

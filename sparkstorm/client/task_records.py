@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.executor.lazy_state import unpacked_pair
-from sparkstorm.executor.state import MemoryState, as_key
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.tasks.journal import Journal, reading
-from sparkstorm.transport.base import TaskInputs, TaskRecord
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.lazy_state import unpacked_pair
+from sparkstorm.data_plane.executor.state import MemoryState, as_key
+from sparkstorm.data_plane.task_kit.journal import Journal, reading
+from sparkstorm.data_plane.transport.base import TaskInputs, TaskRecord
 
 # of a base, between two looks at the journal: less than its owner's sweep takes to replace it
 _PARTS_PER_LOOK = 20

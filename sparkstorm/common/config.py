@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError
 
 Value: TypeAlias = Any  # None, bool, int, float, str, and lists and string-keyed dicts of these
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection, Iterable, Mapping
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 Refusal = tuple[int, str]

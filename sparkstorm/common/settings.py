@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
-from sparkstorm.config import keys, milliseconds
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.config import keys, milliseconds
+from sparkstorm.common.errors import InvalidConfigError
 
 
 class Settings:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.status import JsonValue
-from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
-from sparkstorm.model.worker_spec import RedisAddress, RedisStores
-from sparkstorm.tls import TlsFiles
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.common.model.worker_messages import WorkerCommand, WorkerReport
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.common.tls import TlsFiles
 
 FIRST_PORT = 6700
 MOST_PORTS = 1000
@@ -39,7 +39,7 @@ class SlotSpec:
     """Specification of a cluster's slots: addresses and secrets of the stores, folders,
     configuration.
 
-    It travels to a Spark task by a one-time ticket (cluster/tickets.py). `conf` holds no secret
+    It travels to a Spark task by a one-time ticket (control_plane/cluster/tickets.py). `conf` holds no secret
     key: addresses and passwords are in `zookeeper`, `redis` (the home store) and `other_redis`.
 
     `nodes` are the emulated supervisors of each machine; when empty, the machine is one node under

@@ -2,7 +2,7 @@
 
 Nothing else in the package asks for a version of PySpark or touches its JVM (tests/test_layers.py).
 Two modules stand in the place of PySpark's own: `connectors/spark.py` of what calls a data source,
-`app/spark_daemon.py` of its daemon.
+`driver/spark_daemon.py` of its daemon.
 """
 
 import functools
@@ -24,8 +24,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.hosting.spread import Executor
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.driver.hosting.spread import Executor
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ _NAMES_TIMEZONE: Final = VERSION >= (4, 2)
 _PORT: Final = re.compile(r":\d+$")
 # RDDs in one union: a task's closure names each of them. 8 would need half as many levels more.
 _MOST_JOINED: Final = 16
-_ERRORS_A_SECOND: Final = 0.005  # as in app/spark_conf/log4j2.properties
+_ERRORS_A_SECOND: Final = 0.005  # as in driver/spark_conf/log4j2.properties
 _DEALS_BY_ID: Final = VERSION >= (4, 1)  # has DataFrame.repartitionById
 HAS_UNION_BY_PLACE: Final = VERSION >= (4, 1)
 """Whether Spark has `SQLPartitioningAwareUnionRDD`, which joins the n-th partitions of several RDDs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError
 
 _CA: Final = "sparkstorm.tls.ca.file"
 _CERTIFICATE: Final = "sparkstorm.tls.certificate.file"

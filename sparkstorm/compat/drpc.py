@@ -16,10 +16,10 @@ from urllib.parse import unquote
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, Spout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import CodecError, InvalidConfigError
+from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.connectors.http import SpoutHandler, SpoutServer
 from sparkstorm.connectors.patience import Secret
-from sparkstorm.errors import CodecError, InvalidConfigError
-from sparkstorm.model.tuples import Tuple
 
 _RESULT = "/drpc-result/"
 _TIMEOUT_S = 10.0

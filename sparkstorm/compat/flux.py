@@ -18,12 +18,12 @@ from typing import Any
 from sparkstorm.api.builder import Declarer, TopologyBuilder
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt, Effects, StatefulBolt
+from sparkstorm.common.config import parse_yaml
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
+from sparkstorm.common.model.topology import Grouping, Topology
+from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.compat.flux_keys import check_keys
 from sparkstorm.compat.shell import TICK_KEY, ShellBolt, ShellSpout
-from sparkstorm.config import parse_yaml
-from sparkstorm.errors import InvalidConfigError, SparkStormError, show
-from sparkstorm.model.topology import Grouping, Topology
-from sparkstorm.model.tuples import Tuple
 
 _MOST_BYTES = 10 << 20
 _PLACE = re.compile(r"\$\{([^}\n]+)\}")

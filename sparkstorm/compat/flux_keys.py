@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from sparkstorm.config import compose_yaml
-from sparkstorm.errors import InvalidConfigError, show
+from sparkstorm.common.config import compose_yaml
+from sparkstorm.common.errors import InvalidConfigError, show
 
 
 class Level(NamedTuple):

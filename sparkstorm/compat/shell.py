@@ -25,9 +25,9 @@ from typing import Any
 from sparkstorm.api.collector import OutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import Bolt, Conf, Outputs, Spout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.errors import InvalidTopologyError, SparkStormError
-from sparkstorm.model.names import shown
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.errors import InvalidTopologyError, SparkStormError
+from sparkstorm.common.model.names import shown
+from sparkstorm.common.model.tuples import Tuple
 
 TICK_KEY = "topology.tick.tuple.freq.secs"
 TIMEOUT_S = 30.0

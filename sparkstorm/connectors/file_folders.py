@@ -16,8 +16,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors.file_records import skip_bytes
-from sparkstorm.errors import InvalidConfigError
 
 _MAGIC = ("*", "?", "[")
 _REFUSALS = (

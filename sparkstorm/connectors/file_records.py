@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 import numpy as np
 
 from sparkstorm.api.columns import rows_of
-from sparkstorm.errors import CodecError, InvalidConfigError
+from sparkstorm.common.errors import CodecError, InvalidConfigError
 
 FORMATS = ("lines", "json", "csv", "parquet")
 _SKIP_BYTES = 1 << 20

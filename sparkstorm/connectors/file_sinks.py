@@ -19,12 +19,12 @@ from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.value_columns import declared_array, fitting_types, require_shape
+from sparkstorm.common.errors import InvalidConfigError, StoreInconsistentError
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.values.column_types import parse_columns
+from sparkstorm.common.model.values.tagged import row_writer, to_json
 from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
 from sparkstorm.connectors.patience import plain_name
-from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.column_types import parse_columns
-from sparkstorm.model.values.tagged import row_writer, to_json
 
 _STAGING = "_staging"
 _NOT_NULL = "not null"

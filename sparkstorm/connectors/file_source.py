@@ -19,6 +19,7 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import CodecError, InvalidConfigError
 from sparkstorm.connectors.file_folders import (
     DAMAGES,
     WHOLE,
@@ -50,7 +51,6 @@ from sparkstorm.connectors.file_records import (
     schema_of,
 )
 from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
-from sparkstorm.errors import CodecError, InvalidConfigError
 
 _DONE = -1
 _RECORDS_PER_CALL = 64

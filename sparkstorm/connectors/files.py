@@ -14,6 +14,7 @@ import numpy as np
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.connectors.file_folders import (
     WHOLE,
     FileSplit,
@@ -24,7 +25,6 @@ from sparkstorm.connectors.file_folders import (
     split_at,
 )
 from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
-from sparkstorm.errors import InvalidConfigError, show
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

@@ -19,10 +19,8 @@ from typing import Any
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, Spout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.connectors.file_records import object_reader
-from sparkstorm.connectors.patience import Secret
-from sparkstorm.errors import CodecError, InvalidConfigError
-from sparkstorm.http_guard import (
+from sparkstorm.common.errors import CodecError, InvalidConfigError
+from sparkstorm.common.http_guard import (
     LOOPBACK,
     Refusal,
     has_token,
@@ -32,7 +30,9 @@ from sparkstorm.http_guard import (
     refused_place,
     require_private,
 )
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.connectors.file_records import object_reader
+from sparkstorm.connectors.patience import Secret
 
 _PART_S = 10.0  # for a head, and as many for a body, as the page gives them
 _SPARE_CONNECTIONS = 64  # beyond those whose rows are worked on
@@ -84,7 +84,7 @@ class _Server(ThreadingHTTPServer):
 
 class SpoutServer:
     """HTTP server of a spout's task, a thread for each of a bounded number of connections, with the
-    guard of all servers (`sparkstorm/http_guard.py`); only one on loopback may go without a token.
+    guard of all servers (`sparkstorm/common/http_guard.py`); only one on loopback may go without a token.
     """
 
     def __init__(

@@ -13,10 +13,10 @@ from urllib.parse import SplitResult, urlsplit
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.tagged import row_writer
 from sparkstorm.connectors.patience import Secret, without_password
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.tagged import row_writer
 
 _AGAIN = frozenset({408, 425, 429})
 _TOKEN = "name the token's place with token_file or token_env"

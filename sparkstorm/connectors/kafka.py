@@ -12,12 +12,12 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import CodecError, InvalidConfigError, SparkStormError
+from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
 from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
-from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError
-from sparkstorm.model.values.column_types import parse_columns
 
 _ROWS_PER_CALL = 500
 _BATCH_ROWS = 4_096

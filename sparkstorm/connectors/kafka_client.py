@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors.patience import Secret
-from sparkstorm.errors import InvalidConfigError
 
 CALL_SECS = 10.0
 _SECRETS = frozenset(

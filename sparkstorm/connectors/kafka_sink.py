@@ -8,11 +8,11 @@ from typing import Any
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.values.tagged import row_writer, to_json
 from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
 from sparkstorm.connectors.patience import Secret
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.tagged import row_writer, to_json
 
 _LOOK_SECS = 0.01
 _PARTS = -1

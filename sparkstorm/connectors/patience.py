@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 5_000

@@ -12,12 +12,12 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.values.tagged import to_json
 from sparkstorm.connectors.patience import Patience, Secret, plain_name, without_password
 from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.names import counted
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.tagged import to_json
 
 _ROWS_PER_CALL = 128
 _ENTRIES_PER_READ = 2_000  # of each stream; fewer mean that it is at its end

@@ -7,9 +7,9 @@ from typing import Any
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
 from sparkstorm.api.components import BasicBolt, Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.tagged import to_json
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.values.tagged import to_json
 
 
 class Rate(ReplayableSpout):

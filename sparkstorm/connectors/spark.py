@@ -15,10 +15,14 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.common.errors import (
+    InvalidConfigError,
+    InvalidTopologyError,
+    StoreInconsistentError,
+)
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.values.column_types import ANY, ColumnType, parse_columns
 from sparkstorm.connectors.file_sinks import column_check, row_batch
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, StoreInconsistentError
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.column_types import ANY, ColumnType, parse_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition

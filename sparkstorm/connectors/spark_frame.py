@@ -14,12 +14,12 @@ import redis
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import CodecError, InvalidConfigError
+from sparkstorm.common.model.values.tagged import from_json, to_json
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.patience import Secret, without_password
 from sparkstorm.connectors.redis_streams import RedisSource, connect
 from sparkstorm.connectors.spark import struct_cast
-from sparkstorm.errors import CodecError, InvalidConfigError
-from sparkstorm.model.values.tagged import from_json, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

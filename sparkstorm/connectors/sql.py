@@ -10,6 +10,13 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import (
+    CodecError,
+    InvalidConfigError,
+    InvalidTopologyError,
+    SparkStormError,
+)
+from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.patience import (
     Patience,
     Secret,
@@ -17,8 +24,6 @@ from sparkstorm.connectors.patience import (
     make_engine,
     require_lasting_sql,
 )
-from sparkstorm.errors import CodecError, InvalidConfigError, InvalidTopologyError, SparkStormError
-from sparkstorm.model.values.column_types import parse_columns
 
 _ROWS_PER_CALL = 128
 _KEYS_LOOK_MS = 10_000  # between two looks at the largest key while no row comes

@@ -11,6 +11,8 @@ from typing import Any
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.connectors.patience import (
     Secret,
     database_url,
@@ -20,8 +22,6 @@ from sparkstorm.connectors.patience import (
     require_lasting_sql,
     sql_reason,
 )
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.tuples import Tuple
 
 EPOCHS = "sparkstorm_epochs"
 _ROWS_PER_INSERT = 10_000

@@ -15,10 +15,10 @@ from typing import Any, Unpack
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
 from sparkstorm.connectors.file_folders import raise_lasting
 from sparkstorm.connectors.file_sinks import FileSink, FileSizes, delete_file, named_columns
 from sparkstorm.connectors.patience import SECRETS, holds_secret
-from sparkstorm.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
 
 
 class TableSizes(FileSizes, total=False):

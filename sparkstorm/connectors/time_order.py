@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError
 
 NO_TIME = -(1 << 63)  # of a record that cannot be read: it keeps its place in its input
 T = TypeVar("T")

@@ -18,56 +18,60 @@ from typing import Any
 
 from pyspark import SparkConf, SparkContext
 
-from sparkstorm.app.driver_office import DriverOffice
-from sparkstorm.app.guard import ServerGuard
-from sparkstorm.app.nimbus_thread import NimbusThread
-from sparkstorm.blobs.redis import TAG, RedisBytesStore
-from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.connect import zookeeper_address
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.service import NimbusService
 from sparkstorm.client.submission import SubmitOptions
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.nimbus_state import DriverInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.tickets import TicketOffice
-from sparkstorm.cluster.zookeeper import ZooKeeperStateStore
-from sparkstorm.config import Conf, merge
-from sparkstorm.embedded.stores import Stores, open_stores
-from sparkstorm.errors import (
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import Conf, merge
+from sparkstorm.common.errors import (
     InvalidConfigError,
     SlotsUnavailableError,
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.hosting.base import SlotSpec, StateAddress
-from sparkstorm.hosting.racks import read_racks
-from sparkstorm.hosting.spark import SparkSlots, make_context, slot_conf
-from sparkstorm.hosting.spark_security import (
+from sparkstorm.common.model.names import driver_of_node
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.settings import DriverSettings, ZooKeeperSettings
+from sparkstorm.common.slot_spec import SlotSpec, StateAddress
+from sparkstorm.common.spark_versions import is_stopped, quiet_java, start_java
+from sparkstorm.common.stores.addresses import check_addresses, connection_path, not_configured
+from sparkstorm.common.stores.connection import signing_key
+from sparkstorm.control_plane.blobs.redis import TAG, RedisBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.tickets import TicketOffice
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperStateStore
+from sparkstorm.control_plane.nimbus.guarded_scheduler import GuardedScheduler
+from sparkstorm.control_plane.nimbus.hooks import NimbusHooks, TopologyActionListener
+from sparkstorm.control_plane.nimbus.leader_election import LeaderStore, own_name
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
+from sparkstorm.control_plane.nimbus.redis_cleanup import (
+    PATIENCE_OF_SEVERAL_S,
+    PATIENCE_S,
+    RedisRetirement,
+)
+from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
+from sparkstorm.control_plane.supervisor.slot_main import main_by_ticket
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.durability import require_durable
+from sparkstorm.driver.driver_office import DriverOffice
+from sparkstorm.driver.guard import ServerGuard
+from sparkstorm.driver.hosting.racks import read_racks
+from sparkstorm.driver.hosting.spark import SparkSlots, make_context, slot_conf
+from sparkstorm.driver.hosting.spark_security import (
     check_given,
     remove_at_exit,
     secured,
     with_private_scratch,
 )
-from sparkstorm.hosting.spark_versions import is_stopped, quiet_java, start_java
-from sparkstorm.model.names import driver_of_node
-from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.nimbus.hooks import NimbusHooks, TopologyActionListener
-from sparkstorm.nimbus.leader_election import LeaderStore, own_name
-from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.nimbus.redis_cleanup import PATIENCE_OF_SEVERAL_S, PATIENCE_S, RedisRetirement
-from sparkstorm.scheduling.per_topology import chosen_scheduler
-from sparkstorm.settings import DriverSettings, ZooKeeperSettings
-from sparkstorm.stores.addresses import check_addresses, connection_path, not_configured
-from sparkstorm.stores.connection import signing_key
-from sparkstorm.supervisor.slot_main import main_by_ticket
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.durability import require_durable
+from sparkstorm.driver.nimbus_thread import NimbusThread
+from sparkstorm.extensions.embedded.stores import Stores, open_stores
 
-SLOT_DAEMON = "sparkstorm.app.spark_daemon"
+SLOT_DAEMON = "sparkstorm.driver.spark_daemon"
 _LOG = logging.getLogger(__name__)
 _REDIS_ANSWER_S = 10.0
 # that differ from driver to driver

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from sparkstorm.model.names import counted
-from sparkstorm.model.topology import BAD_STREAM
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.topology import BAD_STREAM
 
 if TYPE_CHECKING:
     from sparkstorm.client.handle import TopologyProgress

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from sparkstorm.client.dead_letters import AT_ONCE, Read, decoded
-from sparkstorm.errors import CodecError, StoreInconsistentError
-from sparkstorm.model.dead_letter import Cause, DeadLetter
-from sparkstorm.model.names import counted
-from sparkstorm.model.values.tagged import from_json, to_json
+from sparkstorm.common.errors import CodecError, StoreInconsistentError
+from sparkstorm.common.model.dead_letter import Cause, DeadLetter
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.values.tagged import from_json, to_json
 
 _MOST_CAUSES = 1000
 _OTHERS = Cause("(other components)", "other causes", "")

@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.nimbus_state import DriverInfo, DriverNumber, NimbusInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.embedded.tether import started_at
-from sparkstorm.errors import RootInUseError, SparkStormError, StoreUnavailableError
-from sparkstorm.model.records import decode_record, encode_record
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import RootInUseError, SparkStormError, StoreUnavailableError
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, DriverNumber, NimbusInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.extensions.embedded.tether import started_at
 
 _LOG = logging.getLogger(__name__)
 _BEYOND_SESSION_S = 2.0

@@ -1,6 +1,6 @@
 """Exit statuses of jobs, replays and clusters, and the two ways to one: from an error, and at once.
 
-The command line (`app/job.py`) imports the modules that run a job, and they all need the statuses:
+The command line (`driver/job.py`) imports the modules that run a job, and they all need the statuses:
 in the command line's module they made a circle of imports.
 """
 
@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from sparkstorm.errors import SparkStormError
+from sparkstorm.common.errors import SparkStormError
 
 OK = 0
 FAILED = 1

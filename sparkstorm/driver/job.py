@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.app.exit_status import guarded
-from sparkstorm.app.job_file import JobFile, make_topology, read_job_file, topology_conf
-from sparkstorm.app.job_options import add_options
-from sparkstorm.config import parse_override, unsupported_among
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.stores.contexts import VARIABLE
-from sparkstorm.stores.passwords import exposed
+from sparkstorm.common.config import parse_override, unsupported_among
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.stores.contexts import VARIABLE
+from sparkstorm.common.stores.passwords import exposed
+from sparkstorm.driver.exit_status import guarded
+from sparkstorm.driver.job_file import JobFile, make_topology, read_job_file, topology_conf
+from sparkstorm.driver.job_options import add_options
 
 EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 done but Redis had lost data, 130 stopped from outside"
 
@@ -71,8 +71,8 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
     is its first line.
     """
     job = read_job(options)
-    from sparkstorm.app.console import Console, is_wanted
-    from sparkstorm.app.run import Run
+    from sparkstorm.driver.console import Console, is_wanted
+    from sparkstorm.driver.run import Run
 
     topology, by_value = make_topology(job)
     # what Nimbus would refuse needs no Spark
@@ -94,14 +94,14 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
         confirm=lambda question: options.yes or is_wanted(question),
     )
     if cluster:
-        from sparkstorm.app.remote_run import run_remotely
+        from sparkstorm.driver.remote_run import run_remotely
 
         return run_remotely(run, job, cluster, options.detach, is_json)
     if options.detach:
         raise InvalidConfigError(
             f"--detach needs a standing cluster: give --cluster FILE or set {VARIABLE}"
         )
-    from sparkstorm.app.own_cluster import run_in_own_cluster
+    from sparkstorm.driver.own_cluster import run_in_own_cluster
 
     return run_in_own_cluster(run, job)
 

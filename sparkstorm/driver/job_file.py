@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.windows import check_times
-from sparkstorm.app.results import Result, check_results, read_results, with_sinks
-from sparkstorm.blobs.topology_code import modules_by_value, modules_of
+from sparkstorm.common.config import Conf, check, keys, merge, read_yaml
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+from sparkstorm.common.model.topology import Topology, validate, validate_name
+from sparkstorm.common.settings import DriverSettings, StoreSettings
 from sparkstorm.compat import flux
 from sparkstorm.compat.flux import is_flux_document, job_of_flux
-from sparkstorm.config import Conf, check, keys, merge, read_yaml
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
-from sparkstorm.model.topology import Topology, validate, validate_name
-from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
-from sparkstorm.settings import DriverSettings, StoreSettings
+from sparkstorm.data_plane.user_code.topology_code import modules_by_value, modules_of
+from sparkstorm.driver.results import Result, check_results, read_results, with_sinks
+from sparkstorm.extensions.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 
 _WORDS: Mapping[str, tuple[type, ...]] = {
     "name": (str,),
@@ -46,7 +46,7 @@ class JobFile:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     results: tuple[Result, ...] = ()
     own_conf: Mapping[str, Any] = field(default_factory=dict)
-    # for batch replay alone; app/replay/file.py reads it
+    # for batch replay alone; driver/replay/file.py reads it
     replay: Mapping[str, Any] = field(default_factory=dict)
     # the part of `own_conf` that the command line gave
     overrides: Mapping[str, Any] = field(default_factory=dict)

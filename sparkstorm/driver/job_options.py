@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparkstorm.model.names import filled
+from sparkstorm.common.model.names import filled
 
 
 def add_overrides(

@@ -21,20 +21,20 @@ from pathlib import Path
 
 import redis
 
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.config import Conf
-from sparkstorm.embedded.java import find_java, java_version
-from sparkstorm.embedded.process import require_free
-from sparkstorm.embedded.redis import find_redis_binary
-from sparkstorm.errors import SparkStormError, StoreUnavailableError
-from sparkstorm.model import compiled
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.settings import StoreSettings
-from sparkstorm.stores.addresses import check_addresses, redis_stores, tls_files
-from sparkstorm.stores.connection import ReadOnlyConnection, load_any_connection
-from sparkstorm.stores.passwords import ZOOKEEPER, password_of
-from sparkstorm.stores.redis_client import check_redis_settings, client_of
-from sparkstorm.transport.servers.opening import servers_of
+from sparkstorm.common.config import Conf
+from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.common.model import compiled
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.settings import StoreSettings
+from sparkstorm.common.stores.addresses import check_addresses, redis_stores, tls_files
+from sparkstorm.common.stores.connection import ReadOnlyConnection, load_any_connection
+from sparkstorm.common.stores.passwords import ZOOKEEPER, password_of
+from sparkstorm.common.stores.redis_client import check_redis_settings, client_of
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.data_plane.transport.servers.opening import servers_of
+from sparkstorm.extensions.embedded.java import find_java, java_version
+from sparkstorm.extensions.embedded.process import require_free
+from sparkstorm.extensions.embedded.redis import find_redis_binary
 
 # for a server's answer; half may be too short for one far away, with the double one waits without
 # need
@@ -107,8 +107,8 @@ def _spark(environ: Mapping[str, str]) -> Iterator[Finding]:
             "pyspark is not installed here: a driver needs it (pip install pyspark), a client does not",
         )
         return
-    from sparkstorm.hosting.spark import contradiction
-    from sparkstorm.hosting.spark_versions import unfit_here
+    from sparkstorm.common.spark_versions import unfit_here
+    from sparkstorm.driver.hosting.spark import contradiction
 
     fault = unfit_here()
     yield Finding("Spark", not fault, fault or version("pyspark"))

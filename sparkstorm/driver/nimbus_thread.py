@@ -8,9 +8,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from sparkstorm.clock import Clock
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.common.clock import Clock
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S = 0.5

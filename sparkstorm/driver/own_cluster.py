@@ -9,14 +9,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
-from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.exit_status import DATA_LOST, FAILED, INTERRUPTED, OK, PARKED, leave
-from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.run import Run, Signals, StoppedError
-from sparkstorm.errors import SlotsUnavailableError
-from sparkstorm.hosting.spark_versions import is_java_ending
-from sparkstorm.model import compiled
-from sparkstorm.stores.addresses import not_configured
+from sparkstorm.common.errors import SlotsUnavailableError
+from sparkstorm.common.model import compiled
+from sparkstorm.common.spark_versions import is_java_ending
+from sparkstorm.common.stores.addresses import not_configured
+from sparkstorm.driver.cluster import Cluster
+from sparkstorm.driver.exit_status import DATA_LOST, FAILED, INTERRUPTED, OK, PARKED, leave
+from sparkstorm.driver.job_file import JobFile
+from sparkstorm.driver.run import Run, Signals, StoppedError
 
 
 def run_in_own_cluster(run: Run, job: JobFile) -> int:

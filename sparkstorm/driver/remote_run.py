@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-from sparkstorm.app.console import Console
-from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.exit_status import DATA_LOST, INTERRUPTED, OK, PARKED
-from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.results import DEAD_LETTERS, result_folder
-from sparkstorm.app.run import Run, Signals, kept_where
-from sparkstorm.app.watch import PublishedLogs, Watch
 from sparkstorm.client import ClusterClient, connect
-from sparkstorm.config import keys
-from sparkstorm.model.names import counted
-from sparkstorm.settings import DriverSettings
+from sparkstorm.common.config import keys
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.settings import DriverSettings
+from sparkstorm.driver.console import Console
+from sparkstorm.driver.dead_letter_file import DeadLetterFile
+from sparkstorm.driver.exit_status import DATA_LOST, INTERRUPTED, OK, PARKED
+from sparkstorm.driver.job_file import JobFile
+from sparkstorm.driver.results import DEAD_LETTERS, result_folder
+from sparkstorm.driver.run import Run, Signals, kept_where
+from sparkstorm.driver.watch import PublishedLogs, Watch
 
 # keys of the cluster that a follower of a run uses
 _OF_FOLLOWERS = (

@@ -13,14 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.common.model.names import counted, file_name
+from sparkstorm.common.model.strict import named_errors, one_of, read_as, whole
+from sparkstorm.common.model.topology import (
+    DEFAULT_STREAM,
+    Component,
+    Grouping,
+    Subscription,
+    Topology,
+)
+from sparkstorm.common.model.values.column_types import parse_type
+from sparkstorm.common.model.values.tagged import to_json
 from sparkstorm.connectors.file_sinks import FileSink, read_arrow_schema
 from sparkstorm.connectors.sql_sink import SqlSink
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
-from sparkstorm.model.names import counted, file_name
-from sparkstorm.model.strict import named_errors, one_of, read_as, whole
-from sparkstorm.model.topology import DEFAULT_STREAM, Component, Grouping, Subscription, Topology
-from sparkstorm.model.values.column_types import parse_type
-from sparkstorm.model.values.tagged import to_json
 
 if TYPE_CHECKING:
     from sparkstorm.client.handle import TopologyHandle

@@ -13,18 +13,10 @@ from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from sparkstorm.api.components import Spout
-from sparkstorm.app.console import Console
-from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.exit_status import DATA_LOST, INTERRUPTED, OK, PARKED
-from sparkstorm.app.job_file import JobFile, topology_conf
-from sparkstorm.app.results import DEAD_LETTERS, collect, result_folder
-from sparkstorm.app.waits import Absence
-from sparkstorm.app.watch import FileLogs, Outcome, PublishedLogs, Watch
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.client.request_client import wait_in_real_time
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.config import keys
-from sparkstorm.errors import (
+from sparkstorm.common.config import keys
+from sparkstorm.common.errors import (
     InvalidConfigError,
     NimbusUnavailableError,
     NotAliveError,
@@ -34,21 +26,29 @@ from sparkstorm.errors import (
     WorkerFailedError,
     show,
 )
-from sparkstorm.model.names import counted
-from sparkstorm.model.normalise import normalise_conf
-from sparkstorm.model.requests import topology_name
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Topology
-from sparkstorm.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
-from sparkstorm.settings import (
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.normalise import normalise_conf
+from sparkstorm.common.model.requests import topology_name
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.settings import (
     CONTINUE,
     STORE_LOSS,
     BuilderSettings,
     DriverSettings,
     SubmissionSettings,
 )
-from sparkstorm.transport.servers.opening import AccessRefusedError
-from sparkstorm.transport.store_loss import LOST
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.data_plane.transport.servers.opening import AccessRefusedError
+from sparkstorm.data_plane.transport.store_loss import LOST
+from sparkstorm.driver.console import Console
+from sparkstorm.driver.dead_letter_file import DeadLetterFile
+from sparkstorm.driver.exit_status import DATA_LOST, INTERRUPTED, OK, PARKED
+from sparkstorm.driver.job_file import JobFile, topology_conf
+from sparkstorm.driver.results import DEAD_LETTERS, collect, result_folder
+from sparkstorm.driver.waits import Absence
+from sparkstorm.driver.watch import FileLogs, Outcome, PublishedLogs, Watch
+from sparkstorm.extensions.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 
 # on a host that lends a tenth of a core an end took 40 s, and the error that began it was hidden
 _END_WAIT_MS = 120_000

@@ -59,9 +59,9 @@ _leave_archives()
 import pyspark.worker  # noqa: E402,F401
 from pyspark import daemon  # noqa: E402
 
-import sparkstorm.supervisor.slot_main  # noqa: E402
-import sparkstorm.worker.loop  # noqa: E402,F401
-from sparkstorm.hosting.peers import is_of_another_user  # noqa: E402
+import sparkstorm.control_plane.supervisor.slot_main  # noqa: E402
+import sparkstorm.data_plane.worker.loop  # noqa: E402,F401
+from sparkstorm.driver.hosting.peers import is_of_another_user  # noqa: E402
 
 gc.freeze()  # forks share these pages as long as the collector does not touch them
 gc.enable()

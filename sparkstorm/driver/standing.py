@@ -15,22 +15,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.app.exit_status import INTERRUPTED, OK, guarded, leave
-from sparkstorm.app.job import say_warnings
-from sparkstorm.app.job_options import add_overrides
-from sparkstorm.cluster.nimbus_state import DriverInfo
-from sparkstorm.config import Conf, load_conf, merge, parse_override
-from sparkstorm.errors import SparkStormError, StoreUnavailableError
-from sparkstorm.hosting.tied_child import tied
-from sparkstorm.model.names import counted, shown
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.settings import DriverSettings
-from sparkstorm.stores.addresses import connection_path, not_configured
-from sparkstorm.stores.connection import read_only_path
-from sparkstorm.stores.contexts import VARIABLE
+from sparkstorm.common.config import Conf, load_conf, merge, parse_override
+from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.settings import DriverSettings
+from sparkstorm.common.stores.addresses import connection_path, not_configured
+from sparkstorm.common.stores.connection import read_only_path
+from sparkstorm.common.stores.contexts import VARIABLE
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo
+from sparkstorm.driver.exit_status import INTERRUPTED, OK, guarded, leave
+from sparkstorm.driver.hosting.tied_child import tied
+from sparkstorm.driver.job import say_warnings
+from sparkstorm.driver.job_options import add_overrides
 
 if TYPE_CHECKING:
-    from sparkstorm.app.cluster import Cluster
+    from sparkstorm.driver.cluster import Cluster
 
 _SHARES = re.compile(r"[\d.,]+(%| bytes| MiB| s\b)")
 _LOOK_EVERY_S = 1.0
@@ -67,10 +67,10 @@ def cluster_conf(own: Mapping[str, Any]) -> Conf:
 
 def hold(conf: Conf, web_port: int | None = None) -> int:
     """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
-    from sparkstorm.app.cluster import Cluster
-    from sparkstorm.app.console import Console
-    from sparkstorm.app.own_cluster import spark_may_end, starting_text
-    from sparkstorm.app.run import Signals, StoppedError
+    from sparkstorm.driver.cluster import Cluster
+    from sparkstorm.driver.console import Console
+    from sparkstorm.driver.own_cluster import spark_may_end, starting_text
+    from sparkstorm.driver.run import Signals, StoppedError
 
     console = Console()
     stopping = threading.Event()
@@ -136,7 +136,7 @@ def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str
     """Show changes of leader and topologies until stopped; return a clause on the topologies that
     are left, or nothing.
     """
-    from sparkstorm.app.own_cluster import check_spark
+    from sparkstorm.driver.own_cluster import check_spark
 
     lead = LeaderWatch(lambda: (cluster.leader, cluster.is_leading), say)
     watch = TopologyWatch(

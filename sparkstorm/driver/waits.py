@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from sparkstorm.app.console import held_lines
 from sparkstorm.client.handle import TopologyProgress
-from sparkstorm.errors import StoreFullError, StoreUnavailableError
-from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.names import counted, shown
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.common.errors import StoreFullError, StoreUnavailableError
+from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.driver.console import held_lines
 
 IDLE_S = 3.0  # shorter pauses are part of normal work
 REPEAT_S = 30.0

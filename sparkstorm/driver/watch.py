@@ -11,20 +11,20 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from sparkstorm.app.console import Console, late_lines
-from sparkstorm.app.dead_letter_file import DeadLetterFile
-from sparkstorm.app.waits import Absence, Waits
 from sparkstorm.client.handle import TopologyHandle, TopologyProgress
 from sparkstorm.client.logs import last_lines as published_lines
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     NotAliveError,
     StoreUnavailableError,
     TopologyPausedError,
     WorkerFailedError,
 )
-from sparkstorm.model.assignment import FAILED, WorkerBeat, WorkerSlot
-from sparkstorm.supervisor.slot import worker_log_name
-from sparkstorm.supervisor.worker_process import last_lines
+from sparkstorm.common.model.assignment import FAILED, WorkerBeat, WorkerSlot
+from sparkstorm.control_plane.supervisor.slot import worker_log_name
+from sparkstorm.control_plane.supervisor.worker_process import last_lines
+from sparkstorm.driver.console import Console, late_lines
+from sparkstorm.driver.dead_letter_file import DeadLetterFile
+from sparkstorm.driver.waits import Absence, Waits
 
 _TAIL_LINES = 20
 DRAIN_S = 30.0

@@ -15,20 +15,20 @@ from html import escape
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sparkstorm.errors import SparkStormError
-from sparkstorm.insight.health import Health
-from sparkstorm.insight.records import ALL, ClusterView, TopologyView
-from sparkstorm.insight.sampler import Sampler
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureGroup
-from sparkstorm.model.names import counted
-from sparkstorm.model.requests import RebalancePlan
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureGroup
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.requests import RebalancePlan
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.extensions.insight.health import Health
+from sparkstorm.extensions.insight.records import ALL, ClusterView, TopologyView
+from sparkstorm.extensions.insight.sampler import Sampler
+from sparkstorm.extensions.laboratory import Scene
 from sparkstorm.notebook.scene_map import scene_map
 from sparkstorm.notebook.svg import PALETTE
 from sparkstorm.notebook.tables import Table
 from sparkstorm.notebook.topology_graph import Link, Node, TopologyGraph, graph_of, picture, rows_of
-from sparkstorm.scheduling.laboratory import Scene
 
 _RECENT = "1m"
 _APART_S = 1.0  # between two readings of a handle: a second has ten commits and more
@@ -317,21 +317,23 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 BY_TYPE: dict[tuple[str, str], Callable[[Any], str]] = {
-    ("sparkstorm.model.topology", "Topology"): topology_html,
+    ("sparkstorm.common.model.topology", "Topology"): topology_html,
     ("sparkstorm.notebook.topology_graph", "TopologyGraph"): graph_html,
     ("sparkstorm.client.cluster", "ClusterClient"): client_html,
     ("sparkstorm.testing.local_cluster", "LocalCluster"): client_html,
     ("sparkstorm.client.handle", "TopologyHandle"): handle_html,
-    ("sparkstorm.insight.records", "TopologyView"): view_html,
-    ("sparkstorm.insight.records", "ClusterView"): cluster_html,
-    ("sparkstorm.insight.health", "Health"): health_html,
-    ("sparkstorm.model.requests", "RebalancePlan"): plan_html,
-    ("sparkstorm.model.failure", "Failure"): failure_html,
-    ("sparkstorm.model.failure", "FailureGroup"): group_html,
-    ("sparkstorm.model.dead_letter", "DeadLetter"): letter_html,
-    ("sparkstorm.replay.stepping.capsule", "Capsule"): lambda capsule: letter_html(capsule.letter),
+    ("sparkstorm.extensions.insight.records", "TopologyView"): view_html,
+    ("sparkstorm.extensions.insight.records", "ClusterView"): cluster_html,
+    ("sparkstorm.extensions.insight.health", "Health"): health_html,
+    ("sparkstorm.common.model.requests", "RebalancePlan"): plan_html,
+    ("sparkstorm.common.model.failure", "Failure"): failure_html,
+    ("sparkstorm.common.model.failure", "FailureGroup"): group_html,
+    ("sparkstorm.common.model.dead_letter", "DeadLetter"): letter_html,
+    ("sparkstorm.extensions.recording.stepping.capsule", "Capsule"): lambda capsule: letter_html(
+        capsule.letter
+    ),
     ("sparkstorm.replay.results.frames", "Replay"): replay_html,
-    ("sparkstorm.scheduling.laboratory", "Scene"): scene_html,
+    ("sparkstorm.extensions.laboratory", "Scene"): scene_html,
 }
 """Display functions by module and name of a type: a notebook that never imports Spark's part must
 not import it for this.

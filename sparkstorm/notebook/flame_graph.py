@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Protocol
 
-from sparkstorm.model.names import shown
+from sparkstorm.common.model.names import shown
 from sparkstorm.notebook.svg import FAINT, INK, Svg, cut, document, text
 
 LOOP = "MainThread"

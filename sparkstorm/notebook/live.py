@@ -14,25 +14,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.blobs.redis import TAG, RedisBytesStore
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster.base import StateStore
-from sparkstorm.cluster.envelope import FAMILY
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.config import default_conf, merge
-from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
-from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import default_conf, merge
+from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.stores.connection import load_connection, signing_key
+from sparkstorm.control_plane.blobs.redis import TAG, RedisBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.base import StateStore
+from sparkstorm.control_plane.cluster.envelope import FAMILY
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading
+from sparkstorm.control_plane.scheduling.round import supervisor_view
+from sparkstorm.control_plane.scheduling.round_memory import topology_view
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.extensions.laboratory import Scene, moved
 from sparkstorm.notebook.slot_map import slot_map
 from sparkstorm.notebook.svg import Svg
 from sparkstorm.notebook.tables import Table
-from sparkstorm.scheduling.laboratory import Scene, moved
-from sparkstorm.scheduling.round import supervisor_view
-from sparkstorm.scheduling.round_memory import topology_view
-from sparkstorm.scheduling.snapshot import KnownTopology
-from sparkstorm.stores.connection import load_connection, signing_key
-from sparkstorm.transport.connection import Link
 
 _SHOWN_BYTES = 60
 _REDIS_ANSWER_S = 10.0

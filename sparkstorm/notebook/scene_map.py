@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from html import escape
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.names import counted
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.extensions.laboratory import Scene
 from sparkstorm.notebook.svg import FAINT, INK, LINE, LOST, PALETTE, PAPER, Svg, cut, document, text
-from sparkstorm.scheduling.laboratory import Scene
 
 _LABEL = 176  # width of a supervisor's label
 _CELL = 84

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.names import counted
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.control_plane.scheduling.records import SupervisorView, TopologyView
+from sparkstorm.extensions.laboratory import Scene, former_slots
 from sparkstorm.notebook.svg import FAINT, INK, LINE, LOST, PALETTE, PAPER, Svg, cut, document, text
-from sparkstorm.scheduling.laboratory import Scene, former_slots
-from sparkstorm.scheduling.records import SupervisorView, TopologyView
 
 _SYSTEM = "#9a9a9a"
 _DOT = {"RUNNING": "#2e9e5b", "FAILED": "#c62828"}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from sparkstorm.model.names import counted
+from sparkstorm.common.model.names import counted
 
 _STYLE = "padding:2px 10px;text-align:{};border-bottom:1px solid #d9d9d9;white-space:nowrap"
 # Of a sentence: one line of it would push the columns behind it out of sight.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from sparkstorm.model.names import counted
-from sparkstorm.model.tasks import executors_by_component, task_count
-from sparkstorm.model.topology import DEFAULT_STREAM, Grouping, Topology
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.tasks import executors_by_component, task_count
+from sparkstorm.common.model.topology import DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.notebook.graph_layout import Layout, lay_out
 from sparkstorm.notebook.svg import FAINT, INK, LINE, PALETTE, PAPER, Svg, cut, document, text
 

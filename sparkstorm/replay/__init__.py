@@ -1,8 +1,9 @@
 """Batch replay: runs a topology over DataFrames, one Spark stage per group of bolts."""
 
-from sparkstorm.model.values.tagged import from_json as read_json
-from sparkstorm.model.values.tagged import read_value
-from sparkstorm.recording.capsule_files import write_capsule
+from sparkstorm.common.model.values.tagged import from_json as read_json
+from sparkstorm.common.model.values.tagged import read_value
+from sparkstorm.extensions.recording.capsule_files import write_capsule
+from sparkstorm.extensions.recording.stepping.capsule import Capsule, open_capsule
 from sparkstorm.replay.back_fill import back_fill, back_fill_locally
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.local import LocalResults, replay_locally
@@ -10,7 +11,6 @@ from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.replay import replay
 from sparkstorm.replay.results.frames import Replay
 from sparkstorm.replay.savepoints import checkpoint_states
-from sparkstorm.replay.stepping.capsule import Capsule, open_capsule
 
 __all__ = [
     "Capsule",

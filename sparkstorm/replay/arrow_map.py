@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.udf import UserDefinedFunction
 
-from sparkstorm.hosting.spark_versions import MAP_IN_ARROW, java_map_in_arrow
+from sparkstorm.common.spark_versions import MAP_IN_ARROW, java_map_in_arrow
 from sparkstorm.replay.failures import one_sentence
 from sparkstorm.replay.tasks.chunks import Chunk
 

@@ -17,11 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from sparkstorm.api.components import ReplayableSpout, Stateful
-from sparkstorm.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
-from sparkstorm.errors import CheckpointError, InvalidTopologyError
-from sparkstorm.model.names import counted
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import CheckpointError, InvalidTopologyError
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.watermarks import NEVER
+from sparkstorm.data_plane.checkpoint.files import POSITION, STATE, TIME, CheckpointWriter, Row
 from sparkstorm.replay.arrow_map import quoted
 from sparkstorm.replay.failures import check_frame, check_session, unwrapped
 from sparkstorm.replay.inputs import parse_name, parse_states
@@ -42,7 +43,6 @@ from sparkstorm.replay.spout_history import (
     newest_by_channel,
 )
 from sparkstorm.replay.tasks.chunks import KEPT_STATE, KEPT_TIME
-from sparkstorm.windowing.watermarks import NEVER
 
 Rows = Mapping[str, int]
 """By spout: how many rows of history each of its tasks reads; of spouts that are not named, all

@@ -23,8 +23,10 @@ from typing import Any
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
-from sparkstorm.model.names import counted
-from sparkstorm.model.topology import Component, Subscription, Topology
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.topology import Component, Subscription, Topology
+from sparkstorm.common.settings import ComponentSettings, DeliverySettings
+from sparkstorm.common.windowing.settings import TimeSettings, settings_of
 from sparkstorm.replay.bolt_code import (
     chances_in,
     clocks_in,
@@ -36,8 +38,6 @@ from sparkstorm.replay.bolt_code import (
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.plan import Feed, Plan
 from sparkstorm.replay.row_order import DEPENDABLE, RowOrder
-from sparkstorm.settings import ComponentSettings, DeliverySettings
-from sparkstorm.windowing.settings import TimeSettings, settings_of
 
 # Keys: about a second of scans. A tenth would warn of jobs that take no time.
 _MANY_SCANNED = 1_000_000

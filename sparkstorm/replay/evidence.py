@@ -13,9 +13,9 @@ from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sparkstorm.model.values.metric_values import MetricKind, MetricValue
-from sparkstorm.model.values.metric_values import merged as added_metrics
-from sparkstorm.windowing.watermarks import END, NEVER, SourceClock
+from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue
+from sparkstorm.common.model.values.metric_values import merged as added_metrics
+from sparkstorm.common.windowing.watermarks import END, NEVER, SourceClock
 
 OutputKey = tuple[str, str, str]
 """Sending component, stream, subscriber."""

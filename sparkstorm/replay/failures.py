@@ -16,8 +16,8 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
-from sparkstorm.errors import InvalidTopologyError, ReplayFailedError, SparkStormError
-from sparkstorm.hosting.spark_versions import CLASSIC_FRAME, java_frame
+from sparkstorm.common.errors import InvalidTopologyError, ReplayFailedError, SparkStormError
+from sparkstorm.common.spark_versions import CLASSIC_FRAME, java_frame
 
 # Spark hands errors of a task over as the text of their tracebacks: there is no object to look at.
 _SENTENCE = re.compile(r"(?:ReplayFailedError|WorkerFailedError|InvalidTopologyError): (.+)")

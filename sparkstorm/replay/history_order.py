@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.hosting.spark_versions import (
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.spark_versions import (
     HAS_UNION_BY_PLACE,
     dealt_by_id,
     executed_plan,

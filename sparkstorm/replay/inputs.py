@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any, TypeVar
 
-from sparkstorm.errors import CodecError, InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.topology import DEFAULT_STREAM, Topology
-from sparkstorm.model.values.codec import KEY_TYPES, Codec, no_key
+from sparkstorm.common.errors import CodecError, InvalidTopologyError, ReplayFailedError
+from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.common.model.values.codec import KEY_TYPES, Codec, no_key
 from sparkstorm.replay.plan import Feed
 
 FrameT = TypeVar("FrameT")

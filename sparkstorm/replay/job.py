@@ -14,19 +14,24 @@ from typing import Any
 
 from pyspark import SparkFiles, TaskContext
 
-from sparkstorm.blobs.attachments import read_attachments
-from sparkstorm.blobs.local_modules import named_in, pack_sources, remove_sources
-from sparkstorm.blobs.topology_code import classes_in, modules_of, open_topology, pack_topology
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.executor.watermark_routes import TimePlan
-from sparkstorm.grouping.routes import is_single
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.value_types import check_serializers, top_module
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.grouping.routes import is_single
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.value_types import check_serializers, top_module
+from sparkstorm.common.settings import FileSettings, SubmissionSettings
+from sparkstorm.data_plane.executor.watermark_routes import TimePlan
+from sparkstorm.data_plane.user_code.attachments import read_attachments
+from sparkstorm.data_plane.user_code.local_modules import named_in, pack_sources, remove_sources
+from sparkstorm.data_plane.user_code.topology_code import (
+    classes_in,
+    modules_of,
+    open_topology,
+    pack_topology,
+)
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.plan import Feed, Plan, Stage
 from sparkstorm.replay.tasks.chunks import KEPT
-from sparkstorm.settings import FileSettings, SubmissionSettings
 
 STATE_MARK = "!state"
 NewestTimes = Mapping[tuple[int, str, str], int]

@@ -12,13 +12,13 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Any, Unpack
 
-from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
-from sparkstorm.executor.state import merged_states
-from sparkstorm.grouping.routes import place_of
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.topology import LATE_PREFIX, Grouping, Topology
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.common.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.common.grouping.routes import place_of
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.topology import LATE_PREFIX, Grouping, Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.data_plane.executor.state import merged_states
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.inputs import (

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from sparkstorm.api.components import Effects
-from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.checkpoint.restore import Seeds
-from sparkstorm.config import check, merge
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.config import check, merge
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.data_plane.checkpoint.files import read_checkpoint
+from sparkstorm.data_plane.checkpoint.restore import Seeds
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.plan import Plan, make_plan
 

@@ -15,14 +15,14 @@ from typing import Any
 
 from sparkstorm.api.components import Effects, Stateful, check_effects
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.normalise import normalise_topology
-from sparkstorm.model.tasks import number_tasks, tasks_by_component
-from sparkstorm.model.topology import Component, Grouping, Topology, validate
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.value_types import register
-from sparkstorm.settings import SubmissionSettings
-from sparkstorm.tasks.task_parts import TaskParts
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.normalise import normalise_topology
+from sparkstorm.common.model.tasks import number_tasks, tasks_by_component
+from sparkstorm.common.model.topology import Component, Grouping, Topology, validate
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.value_types import register
+from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.data_plane.task_kit.task_parts import TaskParts
 
 # Groupings that leave the choice of the task to the
 # runtime, so a task of the same partition will do.

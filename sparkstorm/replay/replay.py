@@ -9,8 +9,8 @@ from typing import Any, Unpack
 
 from pyspark.sql import DataFrame
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay.failures import check_frame
 from sparkstorm.replay.inputs import parse_inputs, parse_name, parse_states
 from sparkstorm.replay.job import OpenEnd, RunSettings, make_job

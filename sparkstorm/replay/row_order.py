@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.executor.task_windows import must_reorder
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import Component, Subscription
+from sparkstorm.common.model.tasks import tasks_by_component
+from sparkstorm.common.model.topology import Component, Subscription
+from sparkstorm.common.windowing.settings import TimeSettings, settings_of
+from sparkstorm.data_plane.executor.task_windows import must_reorder
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.plan import Feed, Plan
-from sparkstorm.windowing.settings import TimeSettings, settings_of
 
 DEPENDABLE = ("fields", "key_range", "global", "all")
 """Groupings by which a tuple's values alone decide which tasks get it."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.executor.state import as_key, merged_states
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.checkpoint.files import read_checkpoint
+from sparkstorm.data_plane.executor.state import as_key, merged_states
 
 # Watermarks received are left out: senders of a replay send theirs again.
 _HEARD = "m", "i", "g"

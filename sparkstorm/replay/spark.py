@@ -27,9 +27,10 @@ from pyspark.sql.types import (
 
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.value_columns import is_value_type, plain_values
-from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.hosting.spark_versions import VARIANT, arrow_type, dealt_by_id
-from sparkstorm.model.topology import Grouping, Subscription
+from sparkstorm.common.errors import CodecError, ReplayFailedError
+from sparkstorm.common.model.topology import Grouping, Subscription
+from sparkstorm.common.spark_versions import VARIANT, arrow_type, dealt_by_id
+from sparkstorm.data_plane.transport.batch_columns import is_readable
 from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.replay.evidence import Evidence
@@ -62,7 +63,6 @@ from sparkstorm.replay.sql_shuffle import (
 from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
 from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
 from sparkstorm.replay.tasks.stage import StageRun
-from sparkstorm.transport.batch_columns import is_readable
 
 # Beside the fields of a stream, which may have any name. Left out where a field
 # holds the same: it would be sent, sorted along and read a second time.

@@ -18,13 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkstorm.api.columns import check_batch, rows_of
 from sparkstorm.api.components import ReplayableSpout
-from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
-from sparkstorm.executor.watermark_routes import TimePlan
-from sparkstorm.hosting.spark_versions import spark_schema
-from sparkstorm.model.topology import DEFAULT_STREAM
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import CodecError, ReplayFailedError
+from sparkstorm.common.model.topology import DEFAULT_STREAM
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.spark_versions import spark_schema
+from sparkstorm.common.windowing.watermarks import END, LAST_MS, NEVER
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.data_plane.executor.watermark_routes import TimePlan
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.job import Job
@@ -38,7 +39,6 @@ from sparkstorm.replay.results.types import (
 )
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.out_edges import kept_outputs
-from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER
 
 # A source that gives nothing for so long has no more history: half a second in all.
 _IDLE_CALLS = 50

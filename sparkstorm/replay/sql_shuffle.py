@@ -33,13 +33,13 @@ from sparkstorm.api.columns import rows_of
 from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model.topology import Component, Subscription
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.model.topology import Component, Subscription
+from sparkstorm.common.windowing.settings import settings_of
 from sparkstorm.replay.arrow_map import quoted
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.plan import Feed, Plan, Stage
-from sparkstorm.windowing.settings import settings_of
 
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
 # Values of a key per task that are tried for a head. A task without any of 64 has a chance of e^-64;

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkstorm.model.dead_letter import DeadLetter
+    from sparkstorm.common.model.dead_letter import DeadLetter
     from sparkstorm.testing.complete import Completed, complete_topology
     from sparkstorm.testing.components import (
         AckFailTracker,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sparkstorm.testing.trials import Report, SimulationError, simulate
 
 _MODULES = {
-    "sparkstorm.model.dead_letter": ["DeadLetter"],
+    "sparkstorm.common.model.dead_letter": ["DeadLetter"],
     "sparkstorm.testing.complete": ["Completed", "complete_topology"],
     "sparkstorm.testing.components": [
         "AckFailTracker",

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkstorm.api.components import Spout
-from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
-from sparkstorm.executor.state import merged_states
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.topology import Component, Grouping, Subscription, Topology
+from sparkstorm.common.errors import InvalidTopologyError, WorkerFailedError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.topology import Component, Grouping, Subscription, Topology
+from sparkstorm.data_plane.executor.state import merged_states
 from sparkstorm.testing.components import CaptureBolt, FeederSpout, fed
 from sparkstorm.testing.local_cluster import LocalCluster
 

@@ -20,9 +20,9 @@ from sparkstorm.api.components import (
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.state import KeyValueState
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.testing.in_process_worker import die
 from sparkstorm.testing.shared import ByReference, Shared
 from sparkstorm.testing.simulated_time import spend

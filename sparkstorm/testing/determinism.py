@@ -24,9 +24,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sparkstorm.api.components import Effects
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.testing.complete import Rows, complete_topology
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _PASSED_THROUGH = (
     "sparkstorm.api",
     "sparkstorm.connectors",
     "sparkstorm.testing",
-    "sparkstorm.windowing",
+    "sparkstorm.common.windowing",
     "sparkstorm.replay.tasks.attributes",  # it wraps execute
 )
 _CLOCKS = (
@@ -291,9 +291,9 @@ def _component_at(frame: FrameType | None) -> str | None:
             # the garbage collector interrupts any running code, and libraries time it
             return None
         module = str(frame.f_globals.get("__name__", ""))
-        if module == "sparkstorm.blobs.topology_code":
+        if module == "sparkstorm.data_plane.user_code.topology_code":
             return None  # unpickling
-        if module.startswith(("sparkstorm.executor.", "sparkstorm.worker.")):
+        if module.startswith(("sparkstorm.data_plane.executor.", "sparkstorm.data_plane.worker.")):
             mine = frame.f_locals.get("self")
             emitter = getattr(mine, "emitter", None) or getattr(mine, "_emitter", None)
             name = frame.f_locals.get("component") if emitter is None else emitter.component

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sparkstorm.cluster.base import StateStore
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.model.worker_messages import ExitCode
-from sparkstorm.supervisor.local import MemoryDisk
+from sparkstorm.common.model.worker_messages import ExitCode
+from sparkstorm.control_plane.cluster.base import StateStore
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.supervisor.local import MemoryDisk
 from sparkstorm.testing.faults import Fault, Trigger
 from sparkstorm.testing.faulty_session import FaultySession
 from sparkstorm.testing.in_process_worker import InProcessWorker

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sparkstorm.cluster.base import Hint, Stored
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.control_plane.cluster.base import Hint, Stored
+from sparkstorm.control_plane.cluster.local import LocalStateStore
 from sparkstorm.testing.simulated_time import SimulatedDeath
 
 

@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from sparkstorm.errors import CodecError, SparkStormError, WorkerFailedError
-from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.errors import CodecError, SparkStormError, WorkerFailedError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.worker_messages import (
     ComponentError,
     ExitCode,
     Exiting,
@@ -27,26 +26,27 @@ from sparkstorm.model.worker_messages import (
     WorkerCommand,
     WorkerReport,
 )
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.settings import EpochSettings, WorkerSettings
-from sparkstorm.supervisor.worker_memory import Usage
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.common.settings import EpochSettings, WorkerSettings
+from sparkstorm.control_plane.supervisor.worker_memory import Usage
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.transport.base import Transport
+from sparkstorm.data_plane.transport.local import LocalReplica
+from sparkstorm.data_plane.worker.epoch import RandomIds
+from sparkstorm.data_plane.worker.epoch_budget import Budget
+from sparkstorm.data_plane.worker.main import exit_code_of
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
+from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.data_plane.worker.tasks.blocking_spout import ThreadedSpout
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.data_plane.worker.worker import Worker
+from sparkstorm.extensions.cells.cells import CellsTransport
+from sparkstorm.extensions.recording.live_shadows import LiveShadows
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_transport import SimForeign, SimTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.testing.simulation import Simulation
-from sparkstorm.transport.base import Transport
-from sparkstorm.transport.cells import CellsTransport
-from sparkstorm.transport.local import LocalReplica
-from sparkstorm.worker.epoch import RandomIds
-from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.main import exit_code_of
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
-from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout
-from sparkstorm.worker.tasks.live_shadows import LiveShadows
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.worker.worker import Worker
 
 # what an epoch with work in it costs: without a price an endless source would stop time
 STEP_MS = 1

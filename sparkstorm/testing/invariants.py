@@ -6,23 +6,23 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping
 
-from sparkstorm.acking.pending import open_messages
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.roots import split
-from sparkstorm.model.tasks import cell_by_task
-from sparkstorm.model.topology import stream_of
-from sparkstorm.model.tuples import Roots, each_root
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.tasks.held import unpack_held
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.roots import split
+from sparkstorm.common.model.tasks import cell_by_task
+from sparkstorm.common.model.topology import stream_of
+from sparkstorm.common.model.tuples import Roots, each_root
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.acking.pending import open_messages
+from sparkstorm.data_plane.task_kit.held import unpack_held
+from sparkstorm.data_plane.transport.frames import ROWS, RowFrame, decode, kind_of
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.transport.progress import Edge, Progress, merge
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.local_topology import unconsumed
 from sparkstorm.testing.sim_data import TopologyData
-from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.transport.progress import Edge, Progress, merge
-from sparkstorm.worker.tasks.spout_task import SpoutTask
 
 
 class WaitingRows:

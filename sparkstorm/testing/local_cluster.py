@@ -13,45 +13,45 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from sparkstorm.blobs.base import BytesStore
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.checkpoint.restore import FROM_CHECKPOINT, Seeds
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.savepoints import Source
 from sparkstorm.client.service import NimbusService
 from sparkstorm.client.submission import CellsSeeding, sow
-from sparkstorm.cluster.base import StateStore
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.config import merge
-from sparkstorm.errors import (
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import (
     CheckpointError,
     NotAliveError,
     StoreUnavailableError,
     TopologyPausedError,
 )
-from sparkstorm.executor.state import merged_states
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureGroup, group_failures
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.metric_values import MetricValue
-from sparkstorm.nimbus.hooks import NimbusHooks
-from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.scheduling.per_topology import chosen_scheduler
-from sparkstorm.supervisor.local import MemoryDisk
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureGroup, group_failures
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.control_plane.blobs.base import BytesStore
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.base import StateStore
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.hooks import NimbusHooks
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
+from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
+from sparkstorm.control_plane.supervisor.local import MemoryDisk
+from sparkstorm.data_plane.checkpoint.files import read_checkpoint
+from sparkstorm.data_plane.checkpoint.restore import FROM_CHECKPOINT, Seeds
+from sparkstorm.data_plane.executor.state import merged_states
+from sparkstorm.data_plane.transport.local_reader import LocalSeeding
+from sparkstorm.data_plane.transport.progress import TaskCounts
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.extensions.cells.cells_reader import CellsReader
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.in_process_worker import MakeTransport
 from sparkstorm.testing.local_topology import LocalTopology, MomentReader
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
 from sparkstorm.testing.simulation import Simulation
-from sparkstorm.transport.cells_reader import CellsReader
-from sparkstorm.transport.local_reader import LocalSeeding
-from sparkstorm.transport.progress import TaskCounts
 
 _FIRST_PORT = 6700
 # longer than a spout's longest pause: a component that is silent for so long has nothing to do

@@ -8,27 +8,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import NotAliveError
-from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.names import counted
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.tasks import cell_by_task, tasks_by_component
-from sparkstorm.model.values.metric_values import MetricValue
-from sparkstorm.model.values.metric_values import merged as merged_metrics
-from sparkstorm.supervisor.slot_machine import LocalAssignment
-from sparkstorm.supervisor.supervisor import part_of
+from sparkstorm.common.errors import NotAliveError
+from sparkstorm.common.model.assignment import TaskInfo
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.tasks import cell_by_task, tasks_by_component
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.common.model.values.metric_values import merged as merged_metrics
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.slot_machine import LocalAssignment
+from sparkstorm.control_plane.supervisor.supervisor import part_of
+from sparkstorm.data_plane.transport.base import START, entry_order
+from sparkstorm.data_plane.transport.local import LocalStore, TaskKeys
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.extensions.cells.cells_reader import CellsReader
 from sparkstorm.testing.sim_data import TopologyData
 from sparkstorm.testing.sim_slot import SimSlot
 from sparkstorm.testing.sim_transport import Arrivals
-from sparkstorm.transport.base import START, entry_order
-from sparkstorm.transport.cells_reader import CellsReader
-from sparkstorm.transport.local import LocalStore, TaskKeys
-from sparkstorm.transport.local_reader import LocalReader
-from sparkstorm.transport.progress import Progress, TaskCounts, merge
-from sparkstorm.worker.tasks.bolt_task import BoltTask
 
 _GAUGES = {"component", "token", "is_exhausted", "is_waiting", "total", "done"}
 _SUMMED = [field.name for field in fields(TaskCounts) if field.name not in _GAUGES]

@@ -12,7 +12,7 @@ import os
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from sparkstorm.errors import WorkerFailedError
+from sparkstorm.common.errors import WorkerFailedError
 
 ValueT = TypeVar("ValueT")
 _numbers = itertools.count(1)

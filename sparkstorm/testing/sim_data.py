@@ -7,17 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.blobs.topology_code import open_topology
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.settings import SubmissionSettings
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.data_plane.transport.progress import INHERITED, Progress, under_way
+from sparkstorm.data_plane.user_code.topology_code import open_topology
 from sparkstorm.testing.sim_transport import Arrivals
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.transport.local_reader import LocalReader
-from sparkstorm.transport.progress import INHERITED, Progress, under_way
 
 Opened = tuple[Topology, Callable[[str], Any]]
 

@@ -9,26 +9,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sparkstorm.blobs.base import BytesStore
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.base import StateStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.watched import WatchedStore
-from sparkstorm.config import Conf
-from sparkstorm.hosting.base import SlotSpec, StateAddress
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.settings import SupervisorSettings
-from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
-from sparkstorm.supervisor.slot import Place, Slot
-from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
-from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
-from sparkstorm.supervisor.topology_master import TopologyMaster
+from sparkstorm.common.config import Conf
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.settings import SupervisorSettings
+from sparkstorm.common.slot_spec import SlotSpec, StateAddress
+from sparkstorm.control_plane.blobs.base import BytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.base import StateStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.watched import WatchedStore
+from sparkstorm.control_plane.supervisor.local import MemoryDisk, MemoryNodeDir
+from sparkstorm.control_plane.supervisor.slot import Place, Slot
+from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
+from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.data_plane.worker.worker import Worker
+from sparkstorm.extensions.upgrade.topology_master import TopologyMaster
 from sparkstorm.testing.in_process_worker import InProcessWorker, WorkerServices
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.testing.simulation import Simulation
-from sparkstorm.worker.worker import Worker
 
 KEY = b"key of a simulated cluster"
 _LOOK_MS = 500  # a slot's thread looks at everything so often; what concerns it wakes it besides

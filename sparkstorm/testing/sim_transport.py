@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from sparkstorm.errors import StoreFullError, StoreUnavailableError
+from sparkstorm.common.errors import StoreFullError, StoreUnavailableError
+from sparkstorm.data_plane.transport.base import Claim, Commit, Entry, Expected, Pressure
+from sparkstorm.data_plane.transport.local import LocalStore, LocalTransport
+from sparkstorm.extensions.cells.local_foreign import LocalForeign
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
-from sparkstorm.transport.base import Claim, Commit, Entry, Expected, Pressure
-from sparkstorm.transport.local import LocalStore, LocalTransport
-from sparkstorm.transport.local_foreign import LocalForeign
 
 
 class Arrivals:

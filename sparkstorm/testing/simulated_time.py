@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sparkstorm.clock import SimClock
+from sparkstorm.common.clock import SimClock
 
 _stepping: list[WorkerClock] = []
 

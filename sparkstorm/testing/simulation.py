@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from sparkstorm.clock import SimClock
+from sparkstorm.common.clock import SimClock
 
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 

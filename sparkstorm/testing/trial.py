@@ -12,25 +12,25 @@ from functools import partial
 from typing import Any
 
 from sparkstorm.api.builder import TopologyBuilder
-from sparkstorm.blobs.topology_code import pack_topology
 from sparkstorm.client.request_client import PendingRequest
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     NimbusUnavailableError,
     SparkStormError,
     StoreInconsistentError,
     StoreUnavailableError,
 )
-from sparkstorm.model.requests import LogLevel, Request, RequestKind, is_id_of
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
-from sparkstorm.settings import DeliverySettings, WorkerSettings
+from sparkstorm.common.model.requests import LogLevel, Request, RequestKind, is_id_of
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.upgrade import UpgradeOptions, UpgradeState
+from sparkstorm.common.settings import DeliverySettings, WorkerSettings
+from sparkstorm.common.windowing.settings import is_timed
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from sparkstorm.testing.components import FeederSpout, Nothing, TargetSink
 from sparkstorm.testing.faults import Fault, Scale
 from sparkstorm.testing.faulty_cluster import FaultyCluster
 from sparkstorm.testing.invariants import Invariants
 from sparkstorm.testing.sim_slot import Duty
-from sparkstorm.windowing.settings import is_timed
 
 Rows = Sequence[Sequence[Any]]
 MAIN = "main"

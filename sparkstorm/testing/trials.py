@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.testing.faults import (
     KINDS,
     STORE_KINDS,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sparkstorm.client import TopologyHandle
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.names import counted
-from sparkstorm.model.requests import LOG_LEVELS, LogLevel
-from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.requests import LOG_LEVELS, LogLevel
+from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.web.answers import checked, whole
 
 Body = Mapping[str, Any]

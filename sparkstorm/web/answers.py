@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     IllegalTransitionError,
     InvalidConfigError,
     InvalidTopologyError,

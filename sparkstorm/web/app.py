@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from sparkstorm.errors import SparkStormError
+from sparkstorm.common.errors import SparkStormError
 from sparkstorm.web.answers import error_response, refusal
 from sparkstorm.web.security import Access, Guard
 

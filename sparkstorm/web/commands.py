@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from sparkstorm.client import ClusterClient
 from sparkstorm.client.service import NimbusService
-from sparkstorm.errors import ReadOnlyConnectionError, StoreUnavailableError
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.requests import LogLevel, RebalancePlan, RequestKind
-from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.common.errors import ReadOnlyConnectionError, StoreUnavailableError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.requests import LogLevel, RebalancePlan, RequestKind
+from sparkstorm.common.model.status import RebalanceOptions
 
 Answer = TypeVar("Answer")
 _MOST_READING = 8

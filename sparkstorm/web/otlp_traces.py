@@ -26,10 +26,10 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from sparkstorm import __version__
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.traces import ENDED, Event, Trace
-from sparkstorm.errors import NotAliveError, StoreUnavailableError
-from sparkstorm.insight.records import TopologyView
-from sparkstorm.insight.sampler import ReadModel
+from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
+from sparkstorm.extensions.insight.records import TopologyView
+from sparkstorm.extensions.insight.sampler import ReadModel
+from sparkstorm.extensions.tracing.client_traces import ENDED, Event, Trace
 from sparkstorm.web.otlp import TIMEOUT_S, Push, address_of, warn
 
 LOOK_S = 5.0  # as on the page; half would see few slow messages whole, double would push them late

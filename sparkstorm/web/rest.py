@@ -14,15 +14,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     IllegalTransitionError,
     InvalidConfigError,
     NotAliveError,
     SparkStormError,
 )
-from sparkstorm.insight.records import TopologyView, to_json
-from sparkstorm.insight.sampler import ReadModel, check_component, check_window
-from sparkstorm.model.requests import RequestKind
+from sparkstorm.common.model.requests import RequestKind
+from sparkstorm.extensions.insight.records import TopologyView, to_json
+from sparkstorm.extensions.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.web.answers import (
     acting,
     checked,

@@ -1,6 +1,6 @@
 """Guard of the web server: access to its routes, and the headers of every answer.
 
-Besides what every server asks for (`sparkstorm/http_guard.py`), a request needs the token of this
+Besides what every server asks for (`sparkstorm/common/http_guard.py`), a request needs the token of this
 start or the cookie that the token was exchanged for, and a change by cookie a value that only our
 page can read.
 """
@@ -17,7 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-from sparkstorm.http_guard import has_token, is_same, joined, refused_length, refused_place
+from sparkstorm.common.http_guard import has_token, is_same, joined, refused_length, refused_place
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from sparkstorm import __version__
-from sparkstorm.insight.records import (
+from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.extensions.insight.records import (
     ClusterView,
     ComponentView,
     ErrorView,
@@ -20,7 +21,6 @@ from sparkstorm.insight.records import (
     Window,
     WorkerView,
 )
-from sparkstorm.settings import SubmissionSettings
 
 WINDOWS = {":all-time": "all", "600": "10m", "10800": "3h", "86400": "24h"}
 """Storm's windows, and ours."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.acking import DictLedger, TableLedger, TreeBatches
-from sparkstorm.model import compiled
+from sparkstorm.common.model import compiled
+from sparkstorm.data_plane.acking import DictLedger, TableLedger, TreeBatches
 from tests.acking.messages import MakeLedger
 
 

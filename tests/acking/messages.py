@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from sparkstorm.acking import Ledger, Settled, TreeBatches
-from sparkstorm.acking.journal import replay
+from sparkstorm.data_plane.acking import Ledger, Settled, TreeBatches
+from sparkstorm.data_plane.acking.journal import replay
 
 AnyLedger: TypeAlias = Ledger | TreeBatches
 MakeLedger: TypeAlias = Callable[[], AnyLedger]

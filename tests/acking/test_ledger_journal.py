@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
-from sparkstorm.acking import DictLedger
-from sparkstorm.errors import MalformedFrameError
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.data_plane.acking import DictLedger
 from tests.acking.messages import AnyLedger, MakeLedger, ack, acked, fail, failed, init, rows_of
 
 TASK = 5

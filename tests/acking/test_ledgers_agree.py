@@ -17,9 +17,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from sparkstorm.acking import DictLedger, Ledger, TableLedger
-from sparkstorm.acking.batch import columns_of
-from sparkstorm.model import compiled
+from sparkstorm.common.model import compiled
+from sparkstorm.data_plane.acking import DictLedger, Ledger, TableLedger
+from sparkstorm.data_plane.acking.batch import columns_of
 from tests.acking.messages import acked, failed, rows_of
 
 # Few roots and few values: batches meet, values return to 0, roots come again.

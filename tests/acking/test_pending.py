@@ -10,11 +10,11 @@ from typing import Any
 import ormsgpack
 import pytest
 
-from sparkstorm.acking import Outcome, Pending
-from sparkstorm.acking.pending import open_messages
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.roots import batch_root, split, tree_root
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.roots import batch_root, split, tree_root
+from sparkstorm.data_plane.acking import Outcome, Pending
+from sparkstorm.data_plane.acking.pending import open_messages
 
 FAILED = Failure(FailureKind.FAILED, "no", "bolt", 3)
 

@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
-from sparkstorm.acking import AdaptiveLimit, Pending
-from sparkstorm.acking.pending_limit import (
+from sparkstorm.data_plane.acking import AdaptiveLimit, Pending
+from sparkstorm.data_plane.acking.pending_limit import (
     _LEAST_TREES,
     FIRST,
     GAIN,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkstorm.acking.batch import Longs
-from sparkstorm.acking.table_ledger import BURIED
-from sparkstorm.model import compiled
+from sparkstorm.common.model import compiled
+from sparkstorm.data_plane.acking.batch import Longs
+from sparkstorm.data_plane.acking.table_ledger import BURIED
 
 core: Any = compiled.core
 pytestmark = pytest.mark.skipif(core is None, reason=compiled.description)

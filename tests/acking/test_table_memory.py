@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparkstorm.acking import TableLedger
-from sparkstorm.model import compiled
+from sparkstorm.common.model import compiled
+from sparkstorm.data_plane.acking import TableLedger
 
 
 @pytest.mark.skipif(compiled.core is None, reason=compiled.description)

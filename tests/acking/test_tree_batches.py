@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.acking import DictLedger, Ledger, Settled, TableLedger, TreeBatches
-from sparkstorm.model import compiled
-from sparkstorm.model.roots import batch_root, split
+from sparkstorm.common.model import compiled
+from sparkstorm.common.model.roots import batch_root, split
+from sparkstorm.data_plane.acking import DictLedger, Ledger, Settled, TableLedger, TreeBatches
 from tests.acking.messages import ack, acked, fail, failed, init
 
 BATCH = batch_root(7 << 10)

@@ -22,8 +22,8 @@ from sparkstorm.api import (
     Tuple,
     Window,
 )
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Grouping, KeyRanges, Subscription
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Grouping, KeyRanges, Subscription
 
 
 class Lines(Spout):

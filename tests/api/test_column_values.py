@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import value_columns
 from sparkstorm.api.value_columns import plain_values
-from sparkstorm.errors import CodecError
+from sparkstorm.common.errors import CodecError
 
 BERLIN = "Europe/Berlin"
 Column = tuple[pa.DataType, st.SearchStrategy[Any]]

@@ -39,7 +39,7 @@ from sparkstorm.api import (
     tumbling,
     windowed,
 )
-from sparkstorm.blobs.topology_code import open_topology, pack_topology
+from sparkstorm.data_plane.user_code.topology_code import open_topology, pack_topology
 from sparkstorm.testing import FeederSpout, LocalCluster, complete_topology, find_nondeterminism
 
 Pair = namedtuple("Pair", "word n")

@@ -31,7 +31,7 @@ from sparkstorm.api import (
     partial_key,
     tumbling,
 )
-from sparkstorm.model.topology import Subscription
+from sparkstorm.common.model.topology import Subscription
 
 
 class Words(Spout):

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.api import Count, Duration, JoinBolt, TopologyBuilder, fields
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
 
 CET = timezone(timedelta(hours=1))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.api.metrics import MOST_METRICS, SAMPLED_MS, TaskMetrics
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.values.metric_values import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.values.metric_values import (
     HIGHEST,
     LOWEST,
     MetricKind,

@@ -22,7 +22,7 @@ from sparkstorm.api import (
     TopologyBuilder,
 )
 from sparkstorm.api.columns import ColumnBolt
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.common.errors import InvalidTopologyError
 
 
 def of(base: type, **members: Any) -> Any:

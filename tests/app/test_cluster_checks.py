@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.app import cluster
-from sparkstorm.app.cluster import refuse_remote_master
-from sparkstorm.config import merge
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.stores.addresses import not_configured
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.stores.addresses import not_configured
+from sparkstorm.driver import cluster
+from sparkstorm.driver.cluster import refuse_remote_master
 
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host"])

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.dead_letter_file import DeadLetterFile, Groups, read_dead_letters
 from sparkstorm.cli import main as cli
 from sparkstorm.client.dead_letters import StoredLetters
-from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.dead_letter import Cause, DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.transport.local_reader import LocalReader
+from sparkstorm.common.errors import StoreInconsistentError, StoreUnavailableError
+from sparkstorm.common.model.dead_letter import Cause, DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.driver.dead_letter_file import DeadLetterFile, Groups, read_dead_letters
 
 FAILURE = Failure(
     FailureKind.RAISED,

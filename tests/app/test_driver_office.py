@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app import driver_office
-from sparkstorm.app.driver_office import DriverOffice, folder_id, this_driver
-from sparkstorm.clock import SimClock
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.embedded.tether import started_at
-from sparkstorm.errors import RootInUseError, StoreInconsistentError
-from sparkstorm.model.names import driver_of_node, node_of_driver
-from sparkstorm.model.records import encode_record
+from sparkstorm.common.clock import SimClock
+from sparkstorm.common.errors import RootInUseError, StoreInconsistentError
+from sparkstorm.common.model.names import driver_of_node, node_of_driver
+from sparkstorm.common.model.records import encode_record
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.driver import driver_office
+from sparkstorm.driver.driver_office import DriverOffice, folder_id, this_driver
+from sparkstorm.extensions.embedded.tether import started_at
 from tests.waiting import wait_until
 
 Make = Callable[..., tuple["Office", LocalStateStore, list[str]]]

@@ -10,9 +10,9 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, SessionExpiredError
 
-from sparkstorm.app.guard import Patience, ServerGuard
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.driver.guard import Patience, ServerGuard
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from tests.waiting import wait_until
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.app.exit_status import FAILED, title
-from sparkstorm.app.job import main
-from sparkstorm.app.job_file import JobFile, make_topology, read_job_file
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.driver.exit_status import FAILED, title
+from sparkstorm.driver.job import main
+from sparkstorm.driver.job_file import JobFile, make_topology, read_job_file
 
 ROOT = Path(__file__).parents[2]
 

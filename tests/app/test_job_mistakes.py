@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.exit_status import FAILED
-from sparkstorm.app.job import main, main_of_run
+from sparkstorm.driver.exit_status import FAILED
+from sparkstorm.driver.job import main, main_of_run
 
 MODULE = """
 from sparkstorm.api import BasicBolt, Spout, TopologyBuilder
@@ -94,8 +94,8 @@ def test_run_has_a_cluster_of_its_own_whatever_the_environment_names(
         went.append(cluster)
         return 0
 
-    monkeypatch.setattr("sparkstorm.app.own_cluster.run_in_own_cluster", run_in_own_cluster)
-    monkeypatch.setattr("sparkstorm.app.remote_run.run_remotely", run_remotely)
+    monkeypatch.setattr("sparkstorm.driver.own_cluster.run_in_own_cluster", run_in_own_cluster)
+    monkeypatch.setattr("sparkstorm.driver.remote_run.run_remotely", run_remotely)
     assert main_of_run([job]) == 0 and went == ["own"]
     assert "SPARKSTORM_CLUSTER does not matter to `run`" in capsys.readouterr().out
     assert main_of_run([job, "--detach"]) == FAILED and went == ["own"]

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from sparkstorm.app.nimbus_thread import NimbusThread
-from sparkstorm.clock import SystemClock
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.driver.nimbus_thread import NimbusThread
 from tests.waiting import wait_until
 
 
@@ -37,7 +37,7 @@ def test_a_failed_turn_is_taken_again(fault: Exception) -> None:
 def test_a_wake_up_makes_a_turn_at_once_and_a_stop_is_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sparkstorm.app.nimbus_thread._LONGEST_SLEEP_S", 60.0)
+    monkeypatch.setattr("sparkstorm.driver.nimbus_thread._LONGEST_SLEEP_S", 60.0)
     nimbus, wake = Turns(), threading.Event()
     thread = NimbusThread(nimbus, SystemClock(), wake)  # type: ignore[arg-type]
     thread.start()

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Effects
-from sparkstorm.app.exit_status import FAILED
-from sparkstorm.app.replay import job as replay_job
-from sparkstorm.app.replay.file import NOTE, read_replay
-from sparkstorm.app.replay.run import ReplayRun, passed_over, result_folders
-from sparkstorm.errors import InvalidConfigError, ReplayFailedError
+from sparkstorm.common.errors import InvalidConfigError, ReplayFailedError
+from sparkstorm.driver.exit_status import FAILED
+from sparkstorm.driver.replay import job as replay_job
+from sparkstorm.driver.replay.file import NOTE, read_replay
+from sparkstorm.driver.replay.run import ReplayRun, passed_over, result_folders
 
 JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"
 

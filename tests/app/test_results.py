@@ -10,9 +10,9 @@ from typing import Any, cast
 import pyarrow.parquet as pq
 import pytest
 
-from sparkstorm.app.results import Result, collect, read_results
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.driver.results import Result, collect, read_results
 from sparkstorm.replay import read_json
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.run import Run
-from sparkstorm.errors import InvalidConfigError, StoreFullError, StoreUnavailableError
-from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.common.errors import InvalidConfigError, StoreFullError, StoreUnavailableError
+from sparkstorm.common.model.assignment import TaskInfo
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.driver.job_file import JobFile
+from sparkstorm.driver.run import Run
 from sparkstorm.testing import FeederSpout
 
 AWAY = StoreUnavailableError("Redis did not read blob chunk c0nf:0: Connection refused")
@@ -76,7 +76,7 @@ def run(
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkstorm.app.run._RETRY_S", 0.0)
+    monkeypatch.setattr("sparkstorm.driver.run._RETRY_S", 0.0)
 
 
 def test_a_store_that_goes_while_a_run_is_taken_up_again_is_waited_for(
@@ -92,7 +92,9 @@ def test_a_store_that_goes_while_a_run_is_taken_up_again_is_waited_for(
 
 
 def test_one_that_stays_away_ends_the_run_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkstorm.app.waits.time.monotonic", iter(range(0, 10_000, 2)).__next__)
+    monkeypatch.setattr(
+        "sparkstorm.driver.waits.time.monotonic", iter(range(0, 10_000, 2)).__next__
+    )
     resumed = run(patience_s=5)
     with pytest.raises(StoreUnavailableError, match="Connection refused"):
         resumed.patiently(lambda: resumed._begin(Cluster(Handle(*[AWAY] * 1000))))
@@ -165,7 +167,7 @@ def test_dropping_a_topology_at_work_on_a_session_cluster_needs_consent(
     is_shared: bool, is_agreed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[Handle] = []
-    monkeypatch.setattr("sparkstorm.app.run.end", ended.append)
+    monkeypatch.setattr("sparkstorm.driver.run.end", ended.append)
     handle = Handle()
     handle.is_at_work = True
     asked: list[str] = []

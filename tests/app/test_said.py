@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.console import Console, progress_text
-from sparkstorm.app.own_cluster import starting_text
-from sparkstorm.app.results import sum_text
 from sparkstorm.client.handle import TopologyProgress
-from sparkstorm.config import merge
-from sparkstorm.stores.addresses import not_configured
+from sparkstorm.common.config import merge
+from sparkstorm.common.stores.addresses import not_configured
+from sparkstorm.driver.console import Console, progress_text
+from sparkstorm.driver.own_cluster import starting_text
+from sparkstorm.driver.results import sum_text
 
 REDIS, ZOOKEEPER = (
     {"sparkstorm.redis.url": "redis://localhost"},

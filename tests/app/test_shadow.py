@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.app.replay.shadow import check_shadow, compare_versions
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.errors import InvalidTopologyError, RecordingError, WorkerFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError, RecordingError, WorkerFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.extensions.recording.shadow import check_shadow, compare_versions
 from sparkstorm.testing import FeederSpout, LocalCluster, Nothing
 
 pytestmark = pytest.mark.slow

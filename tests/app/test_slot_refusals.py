@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.hosting.spark import _cause_of
+from sparkstorm.driver.hosting.spark import _cause_of
 
 JAVA = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times

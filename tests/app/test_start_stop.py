@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkRuntimeError
 
-from sparkstorm.app.cluster import Cluster
-from sparkstorm.app.exit_status import FAILED, INTERRUPTED, guarded
-from sparkstorm.app.own_cluster import run_in_own_cluster, spark_may_end
-from sparkstorm.app.run import Run
-from sparkstorm.errors import SlotsUnavailableError
+from sparkstorm.common.errors import SlotsUnavailableError
+from sparkstorm.driver.cluster import Cluster
+from sparkstorm.driver.exit_status import FAILED, INTERRUPTED, guarded
+from sparkstorm.driver.own_cluster import run_in_own_cluster, spark_may_end
+from sparkstorm.driver.run import Run
 from tests.app.test_resume import run as a_run
 
 

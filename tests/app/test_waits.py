@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.waits import IDLE_S, REPEAT_S, Waits
 from sparkstorm.client.handle import TopologyProgress
-from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.names import shown
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.names import shown
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.driver.waits import IDLE_S, REPEAT_S, Waits
 
 STILL = TopologyProgress(
     1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False

@@ -10,21 +10,27 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.console import Console, progress_text
-from sparkstorm.app.run import placed_text
-from sparkstorm.app.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, FileLogs, Outcome, Watch
 from sparkstorm.client.handle import TopologyProgress
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     NotAliveError,
     SlotsUnavailableError,
     StoreUnavailableError,
     TopologyPausedError,
     WorkerFailedError,
 )
-from sparkstorm.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerBeat, WorkerSlot
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.common.model.assignment import (
+    Assignment,
+    ExecutorId,
+    TopologyBase,
+    WorkerBeat,
+    WorkerSlot,
+)
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.driver.console import Console, progress_text
+from sparkstorm.driver.run import placed_text
+from sparkstorm.driver.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, FileLogs, Outcome, Watch
 
 AT_WORK = TopologyProgress(
     1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 
-from sparkstorm.blobs.local_modules import pack_sources
+from sparkstorm.data_plane.user_code.local_modules import pack_sources
 
 
 def test_benchmarks_send_no_tests() -> None:

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
-from sparkstorm.blobs import attachments
-from sparkstorm.blobs.attachments import read_attachments, use
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.data_plane.user_code import attachments
+from sparkstorm.data_plane.user_code.attachments import read_attachments, use
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from sparkstorm.testing import complete_topology
 from sparkstorm.testing.components import FeederSpout
 
@@ -30,8 +30,8 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 OPEN = """
 import sys, pathlib
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.blobs.topology_code import open_topology
-from sparkstorm.errors import SparkStormError
+from sparkstorm.data_plane.user_code.topology_code import open_topology
+from sparkstorm.common.errors import SparkStormError
 try:
     open_topology(pathlib.Path("code").read_bytes(), sys.argv[1], pathlib.Path("modules.zip").resolve())
     import carried_package

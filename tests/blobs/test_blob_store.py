@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.blobs import store as blob_module
-from sparkstorm.blobs.base import BytesStore
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.redis import RedisBytesStore
-from sparkstorm.blobs.store import BlobKind, BlobStore, blob_key
-from sparkstorm.cluster.envelope import seal, unseal
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import ReadOnlyConnectionError, StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.assignment import BlobMetadata
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.servers.opening import AccessRefusedError
+from sparkstorm.common.errors import (
+    ReadOnlyConnectionError,
+    StoreInconsistentError,
+    TamperedBlobError,
+)
+from sparkstorm.common.model.assignment import BlobMetadata
+from sparkstorm.control_plane.blobs import store as blob_module
+from sparkstorm.control_plane.blobs.base import BytesStore
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.redis import RedisBytesStore
+from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore, blob_key
+from sparkstorm.control_plane.cluster.envelope import seal, unseal
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.servers.opening import AccessRefusedError
 
 KEY = b"k" * 32
 LARGE = bytes(range(256)) * 40_000  # three chunks

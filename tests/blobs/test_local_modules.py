@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.app.job_file import make_topology, read_job_file
-from sparkstorm.blobs import local_modules as modules
-from sparkstorm.blobs.local_modules import local_spec, pack_sources
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.blobs.trial import try_code
 from sparkstorm.client.access import packed
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.data_plane.user_code import local_modules as modules
+from sparkstorm.data_plane.user_code.local_modules import local_spec, pack_sources
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.data_plane.user_code.trial import try_code
+from sparkstorm.driver.job_file import make_topology, read_job_file
 
 TOPOLOGY = """
     import json
@@ -69,7 +69,7 @@ FUNCTIONS = """
 OPEN = """
     import sys
     from pathlib import Path
-    from sparkstorm.blobs.topology_code import open_topology
+    from sparkstorm.data_plane.user_code.topology_code import open_topology
     folder = Path(sys.argv[1])
     topology, make = open_topology((folder / "code").read_bytes(), sys.argv[2], folder / "modules.zip")
     bolt = make("shout")

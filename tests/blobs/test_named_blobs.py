@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, TopologyContext, Tuple
-from sparkstorm.blobs import attachments
-from sparkstorm.blobs.named import BlobUse, blob_uses, check_size, lay_out
-from sparkstorm.blobs.store import BlobKind
-from sparkstorm.cluster import paths
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.control_plane.blobs.named import BlobUse, blob_uses, check_size, lay_out
+from sparkstorm.control_plane.blobs.store import BlobKind
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.data_plane.user_code import attachments
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.nimbus.nimbus_bench import Bench

@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from sparkstorm.api import Spout
-from sparkstorm.blobs.topology_code import pack_topology
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from tests.topologies import word_count
 
 MODULES = ("tests.topologies",)

@@ -14,12 +14,17 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.blobs.local_modules import remove_sources
-from sparkstorm.blobs.topology_code import check_classes, classes_in, open_topology, pack_topology
-from sparkstorm.blobs.trial import CodeTrial, try_code
 from sparkstorm.client.access import packed
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.data_plane.user_code.local_modules import remove_sources
+from sparkstorm.data_plane.user_code.topology_code import (
+    check_classes,
+    classes_in,
+    open_topology,
+    pack_topology,
+)
+from sparkstorm.data_plane.user_code.trial import CodeTrial, try_code
 from sparkstorm.testing import FeederSpout
 
 
@@ -112,7 +117,7 @@ def test_code_that_hangs_is_ended_by_its_own_clock_or_by_its_owner(
     code = tmp_path / "code"
     code.write_bytes(pack_topology(topology(Hangs()), ["tests"]))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    quick = "import sys, sparkstorm.blobs.trial as t; t._PATIENCE_SECS = 1; t.main(*sys.argv[1:])"
+    quick = "import sys, sparkstorm.data_plane.user_code.trial as t; t._PATIENCE_SECS = 1; t.main(*sys.argv[1:])"
     ended = subprocess.run(
         [sys.executable, "-c", quick, str(code), str(tmp_path)], timeout=60, check=False
     )

@@ -17,19 +17,19 @@ from functools import partial
 from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.client.stacks import Stack, Stacks
-from sparkstorm.client.traces import Event, Trace
-from sparkstorm.client.upgrade import UpgradeStatus
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.insight.health import Look
-from sparkstorm.insight.reading import Reading
-from sparkstorm.insight.sampler import Sampler
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.upgrade import UpgradeStage
-from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.upgrade import UpgradeStage
+from sparkstorm.data_plane.transport.progress import STATES as STATES_OF_LOOP
+from sparkstorm.extensions.insight.health import Look
+from sparkstorm.extensions.insight.reading import Reading
+from sparkstorm.extensions.insight.sampler import Sampler
+from sparkstorm.extensions.tracing.client_stacks import Stack, Stacks
+from sparkstorm.extensions.tracing.client_traces import Event, Trace
+from sparkstorm.extensions.upgrade.handle import UpgradeStatus
+from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures
 from sparkstorm.testing import FeederSpout, LocalCluster
-from sparkstorm.transport.progress import STATES as STATES_OF_LOOP
 from tests.browser.world import CONF, idle, order, sums_of
 from tests.insight.watched import watched
 from tests.web.listening import LargeSource, Listening, listening, nowhere
@@ -234,13 +234,13 @@ class _Answers:
         return getattr(self._handle, name)
 
     def stacks(self, slot: str, seconds: float) -> Stacks:
-        loop = ("main (worker/__main__.py)", "turn (worker/loop.py)")
+        loop = ("main (worker/__main__.py)", "turn (data_plane/worker/loop.py)")
         code = (*loop, "execute (sums.py:31)")
         stacks = (
             Stack("MainThread", (*code, "add (state/tables.py:88)"), 118, 2_200_000),
             Stack("MainThread", (*code, "update (metrics.py:140)"), 44, 800_000),
-            Stack("MainThread", (*loop, "commit (worker/commits.py:212)"), 61, 700_000),
-            Stack("MainThread", (*loop, "read (transport/reader.py:96)"), 27, 90_000),
+            Stack("MainThread", (*loop, "commit (data_plane/worker/commits.py:212)"), 61, 700_000),
+            Stack("MainThread", (*loop, "read (data_plane/transport/reader.py:96)"), 27, 90_000),
             Stack("beats", ("run (worker/beats.py:40)", "wait (threading.py:331)"), 250, 0),
         )
         return Stacks(slot, seconds, 250, stacks)

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from sparkstorm.checkpoint.files import CheckpointWriter, read_checkpoint
-from sparkstorm.errors import CheckpointError
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import CheckpointError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.checkpoint.files import CheckpointWriter, read_checkpoint
 
 TASKS = {1: "__acker", 2: "count", 3: "count", 4: "lines"}
 scalars = st.one_of(

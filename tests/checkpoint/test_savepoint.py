@@ -21,17 +21,17 @@ from sparkstorm.api import (
     Tuple,
     bolt,
 )
-from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.client.savepoints import Source
 from sparkstorm.client.state_frames import state_frame, state_table
 from sparkstorm.client.task_records import StoredTask
+from sparkstorm.common.errors import CheckpointError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.tagged import read_value
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.errors import CheckpointError
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.tagged import read_value
+from sparkstorm.data_plane.checkpoint.files import read_checkpoint
+from sparkstorm.data_plane.transport.local_reader import LocalReader
 from sparkstorm.replay import checkpoint_states, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
-from sparkstorm.transport.local_reader import LocalReader
 from tests.topologies import Count, word_count
 from tests.worker.building import Collecting, chain
 

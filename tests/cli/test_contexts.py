@@ -17,16 +17,16 @@ import yaml
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.common import write
 from sparkstorm.cli.completion import candidates, live_names
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.connection import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.connection import (
     Connection,
     ReadOnlyConnection,
     ZooKeeperEndpoint,
     new_secret,
     save_connection,
 )
-from sparkstorm.stores.contexts import Contexts, contexts_file, named, read_contexts
+from sparkstorm.common.stores.contexts import Contexts, contexts_file, named, read_contexts
 
 
 @pytest.fixture

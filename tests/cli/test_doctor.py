@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app import machine_checks
 from sparkstorm.cli import main
-from sparkstorm.config import merge
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.model import compiled
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.connection import (
+from sparkstorm.common.config import merge
+from sparkstorm.common.model import compiled
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.connection import (
     Connection,
     ReadOnlyConnection,
     ZooKeeperEndpoint,
     new_secret,
     save_connection,
 )
+from sparkstorm.driver import machine_checks
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 
 
 def faults(conf: dict[str, Any], environ: dict[str, str]) -> dict[str, str]:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from sparkstorm import __version__
-from sparkstorm.app.job_file import make_topology, read_job_file
 from sparkstorm.cli import main
 from sparkstorm.cli.new_project import project_files
+from sparkstorm.driver.job_file import make_topology, read_job_file
 
 
 @pytest.fixture

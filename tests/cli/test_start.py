@@ -15,7 +15,11 @@ import sparkstorm.cli.__main__ as cli
 
 _HEAVY = ("numpy", "pyarrow", "pandas", "pyspark", "starlette", "uvicorn", "cloudpickle", "textual")
 _STORES = ("redis", "kazoo")
-_SUBMITTING = ("sparkstorm.api", "sparkstorm.executor", "sparkstorm.scheduling.catalogue")
+_SUBMITTING = (
+    "sparkstorm.api",
+    "sparkstorm.data_plane.executor",
+    "sparkstorm.control_plane.scheduling.catalogue",
+)
 _SHOUT = """
 from sparkstorm.api import BasicBolt, Spout, TopologyBuilder
 
@@ -74,7 +78,7 @@ def test_a_verb_that_looks_imports_clients_of_stores_and_neither_arrays_nor_what
         "from sparkstorm.cli.common import connect\n"
         "try:\n    connect('/nowhere/connection.json')\nexcept Exception as error: print(error)\n"
         "import sparkstorm.cli.topologies\n"
-        "from sparkstorm.insight.sampler import Sampler\n"
+        "from sparkstorm.extensions.insight.sampler import Sampler\n"
         "assert 'kazoo.client' in sys.modules and 'redis' in sys.modules\n"
         "print(len(sys.modules))\n"
     )

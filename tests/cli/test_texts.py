@@ -11,10 +11,6 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.driver_office import this_driver
-from sparkstorm.app.job_options import add_options as add_job_options
-from sparkstorm.app.replay.options import add_options as add_replay_options
-from sparkstorm.app.standing import LeaderWatch, ProblemWatch, TopologyWatch, cluster_conf, up_lines
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.changes import log_levels, plan_record, plan_text, rebalance_options
 from sparkstorm.cli.common import lasted
@@ -29,16 +25,26 @@ from sparkstorm.cli.topologies import (
     tasks_text,
 )
 from sparkstorm.client.logs import LogReader, last_lines
-from sparkstorm.config import keys, merge
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.insight.records import CulpritView, TopologyView
-from sparkstorm.insight.topology_views import error_view
-from sparkstorm.model.assignment import ExecutorId, TaskInfo, WorkerSlot
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Cause, Failure, FailureGroup, FailureKind
-from sparkstorm.model.names import counted, shown
-from sparkstorm.model.requests import LogLevel, RebalancePlan
-from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.common.config import keys, merge
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.assignment import ExecutorId, TaskInfo, WorkerSlot
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, FailureKind
+from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.requests import LogLevel, RebalancePlan
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.driver.driver_office import this_driver
+from sparkstorm.driver.job_options import add_options as add_job_options
+from sparkstorm.driver.replay.options import add_options as add_replay_options
+from sparkstorm.driver.standing import (
+    LeaderWatch,
+    ProblemWatch,
+    TopologyWatch,
+    cluster_conf,
+    up_lines,
+)
+from sparkstorm.extensions.insight.records import CulpritView, TopologyView
+from sparkstorm.extensions.insight.topology_views import error_view
 from tests.insight.watched import watched
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -372,7 +378,7 @@ def test_every_option_of_a_driver_reaches_it(
         value = [] if action.nargs == 0 else [next(iter(action.choices or ["a=value"]))]
         words += [] if name == "-h" else [name, *value]
     begun: list[list[str]] = []
-    monkeypatch.setattr("sparkstorm.embedded.java.find_java", lambda: "/java/bin/java")
+    monkeypatch.setattr("sparkstorm.extensions.embedded.java.find_java", lambda: "/java/bin/java")
     monkeypatch.setattr("os.execve", lambda program, command, environment: begun.append(command))
     arguments = parser().parse_args([verb, *words])
     arguments.run(arguments)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sparkstorm.cli.upgrades import _follow, roll_back, status_record, status_text
-from sparkstorm.client.upgrade import UpgradeStatus
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.upgrade import UpgradeStage
-from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.upgrade import UpgradeStage
+from sparkstorm.extensions.upgrade.handle import UpgradeStatus
+from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures
 
 A, B, C = (WorkerSlot("n", port) for port in (1, 2, 3))
 RUNNING = UpgradeStatus(

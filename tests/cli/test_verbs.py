@@ -18,32 +18,19 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import TopologyContext
-from sparkstorm.app.nimbus_thread import NimbusThread
-from sparkstorm.blobs.redis import RedisBytesStore
-from sparkstorm.blobs.store import BlobStore
 from sparkstorm.cli import main
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.client.access import here
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.config import merge
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.errors import NimbusUnavailableError
-from sparkstorm.model.assignment import SupervisorInfo
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.records import encode_record
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.nimbus.hooks import NimbusHooks
-from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.notebook import displays
-from sparkstorm.notebook.live import Inspector
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.stores.connection import (
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import NimbusUnavailableError
+from sparkstorm.common.model.assignment import SupervisorInfo
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.records import encode_record
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.connection import (
     Connection,
     ReadOnlyConnection,
     ZooKeeperEndpoint,
@@ -52,11 +39,24 @@ from sparkstorm.stores.connection import (
     save_connection,
     signing_key,
 )
-from sparkstorm.transport.base import Commit
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.progress import Progress, TaskCounts
-from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.control_plane.blobs.redis import RedisBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.control_plane.nimbus.hooks import NimbusHooks
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.data_plane.transport.base import Commit
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.progress import Progress, TaskCounts
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.driver.nimbus_thread import NimbusThread
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
+from sparkstorm.notebook import displays
+from sparkstorm.notebook.live import Inspector
 from tests import pages
 from tests.client.bare import ended, sparkstorm
 from tests.nimbus.nimbus_bench import wordcount

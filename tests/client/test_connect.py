@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from sparkstorm.client import connect
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     InvalidConfigError,
     NotAliveError,
     ReadOnlyConnectionError,
     StoreUnavailableError,
 )
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.connection import (
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.connection import (
     VIEWER,
     Connection,
     ReadOnlyConnection,
@@ -28,6 +27,7 @@ from sparkstorm.stores.connection import (
     read_only_path,
     save_connection,
 )
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from tests.client.bare import bare, ended
 
 QUICK = {"storm.zookeeper.connection.timeout": 1_000, "storm.zookeeper.retry.times": 0}

@@ -7,12 +7,12 @@ from typing import Any
 
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.config import default_conf, merge
-from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
-from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import default_conf, merge
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
 
 
 def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_one() -> None:

@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.api import BasicBolt, Bolt, TopologyBuilder
-from sparkstorm.client import traces
-from sparkstorm.client.journey import MOST_ENTRIES, Journeys
-from sparkstorm.client.tap import Sample, _read
-from sparkstorm.errors import NotAliveError
-from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.outline import ComponentOutline, TopologyOutline
-from sparkstorm.model.roots import PLACES, batch_root, is_sampled, split, tree_root
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import NotAliveError
+from sparkstorm.common.model.assignment import TaskInfo
+from sparkstorm.common.model.outline import ComponentOutline, TopologyOutline
+from sparkstorm.common.model.roots import PLACES, batch_root, is_sampled, split, tree_root
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport.base import START, Cursor
+from sparkstorm.data_plane.transport.frames import encode_rows
+from sparkstorm.data_plane.transport.keys import TRACE_BITS, trace_name
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.extensions.tracing import client_traces as traces
+from sparkstorm.extensions.tracing.client_taps import Sample, _read
+from sparkstorm.extensions.tracing.journey import MOST_ENTRIES, Journeys
 from sparkstorm.testing import FeederSpout, LocalCluster
-from sparkstorm.transport.base import START, Cursor
-from sparkstorm.transport.frames import encode_rows
-from sparkstorm.transport.keys import TRACE_BITS, trace_name
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.transport.local_reader import LocalReader
 from tests.web.served import SimulatedClient
 
 
@@ -361,7 +361,7 @@ def test_the_share_follows_the_rate(rate: float | None, bits: int) -> None:
 
 
 def test_a_journey_is_a_record_of_plain_values() -> None:
-    from sparkstorm.insight.records import to_json
+    from sparkstorm.extensions.insight.records import to_json
 
     tree = tree_root(77)
     found = to_json(journeys_of([entry(tree)]).find(f"{tree:016x}"))

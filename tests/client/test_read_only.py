@@ -18,16 +18,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import make_digest_acl
 
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.nimbus_state import NimbusInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.tickets import TicketOffice
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, viewer_identity
-from sparkstorm.config import merge
-from sparkstorm.embedded import RedisServer, ZooKeeperServer, open_stores, start_redis
-from sparkstorm.errors import InvalidConfigError, ReadOnlyConnectionError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.connection import (
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import InvalidConfigError, ReadOnlyConnectionError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.connection import (
     VIEWER,
     Connection,
     ReadOnlyConnection,
@@ -41,8 +35,18 @@ from sparkstorm.stores.connection import (
     viewer_zookeeper_password,
     zookeeper_password,
 )
-from sparkstorm.stores.redis_client import client_of
-from sparkstorm.transport.reader import RedisReader, is_kept_in
+from sparkstorm.common.stores.redis_client import client_of
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.tickets import TicketOffice
+from sparkstorm.control_plane.cluster.zookeeper import (
+    ZooKeeperAddress,
+    ZooKeeperStateStore,
+    viewer_identity,
+)
+from sparkstorm.data_plane.transport.reader import RedisReader, is_kept_in
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer, open_stores, start_redis
 
 pytestmark = pytest.mark.system
 SECRET = new_secret()

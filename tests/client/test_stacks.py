@@ -10,15 +10,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sparkstorm.client.stacks import Stack, Stacks, look, merged
-from sparkstorm.client.tap import Sample, _read
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.data_plane.transport.base import START
+from sparkstorm.data_plane.transport.keys import stacks_name
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.extensions.tracing.client_stacks import Stack, Stacks, look, merged
+from sparkstorm.extensions.tracing.client_taps import Sample, _read
+from sparkstorm.extensions.tracing.stacks import OTHER, StackTap, calls_of
 from sparkstorm.notebook.flame_graph import boxes, flame_graph
-from sparkstorm.transport.base import START
-from sparkstorm.transport.keys import stacks_name
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.transport.local_reader import LocalReader
-from sparkstorm.worker.tasks.stacks import OTHER, StackTap, calls_of
 from tests.insight.watched import watched
 
 HOSTILE = "</title><script>alert(1)</script>\x1b\ud800"

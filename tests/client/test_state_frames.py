@@ -11,8 +11,8 @@ import pytest
 
 from sparkstorm.api.value_columns import plain_values
 from sparkstorm.client.state_frames import _column
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.tagged import read_value
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.tagged import read_value
 
 BERLIN = datetime.datetime(2024, 7, 1, tzinfo=ZoneInfo("Europe/Berlin"))
 

@@ -5,8 +5,8 @@ import zlib
 
 import pytest
 
-from sparkstorm.cluster.envelope import seal, unseal
-from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.common.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.control_plane.cluster.envelope import seal, unseal
 
 KEY = b"secret"
 

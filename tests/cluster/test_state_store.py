@@ -9,12 +9,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import SessionExpiredError
 
-from sparkstorm.cluster.base import StateStore, Stored
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.watched import WatchedStore
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.embedded import ZooKeeperServer
-from sparkstorm.errors import StateConflictError, StoreUnavailableError
+from sparkstorm.common.errors import StateConflictError, StoreUnavailableError
+from sparkstorm.control_plane.cluster.base import StateStore, Stored
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.watched import WatchedStore
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.extensions.embedded import ZooKeeperServer
 from tests.waiting import wait_until
 
 DEADLINE_S = 60.0

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.cluster.store_choice import check_kept, choose_stores
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import SupervisorInfo, TopologyBase
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import SupervisorInfo, TopologyBase
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.cluster.store_choice import check_kept, choose_stores
 
 
 def base(store: str, workers: int, status: TopologyStatus = TopologyStatus.ACTIVE) -> TopologyBase:

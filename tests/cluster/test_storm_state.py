@@ -6,18 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import Hint, Stored
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.nimbus_state import NimbusInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FailedAssignTopologyError,
     StateConflictError,
     StoreInconsistentError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
@@ -28,12 +23,17 @@ from sparkstorm.model.assignment import (
     WorkerCode,
     WorkerSlot,
 )
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.names import name_to_node, node_to_name
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.upgrade import GrayUpgrade
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.names import name_to_node, node_to_name
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import Outcome, OutcomeState, Request, RequestKind
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.upgrade import GrayUpgrade
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.base import Hint, Stored
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
 
 KEY = b"k" * 32
 SLOT = WorkerSlot("host-a-1", 6700)

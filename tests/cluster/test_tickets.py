@@ -13,11 +13,15 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-from sparkstorm.cluster.paths import TICKETS
-from sparkstorm.cluster.tickets import Ticket, TicketOffice, redeem, seal, unseal
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.embedded import ZooKeeperServer
-from sparkstorm.errors import SlotsUnavailableError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.common.errors import (
+    SlotsUnavailableError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+)
+from sparkstorm.control_plane.cluster.paths import TICKETS
+from sparkstorm.control_plane.cluster.tickets import Ticket, TicketOffice, redeem, seal, unseal
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.extensions.embedded import ZooKeeperServer
 
 SPEC = b'{"hmac_key": "the key of the cluster", "lines": "\\n"}\nand more'
 TICKET = Ticket("127.0.0.1:1", "/root", "ab" * 32)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.cluster.base import no_hint
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.watched import REREAD_MS, WatchedStore
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.embedded import ZooKeeperServer
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.control_plane.cluster.base import no_hint
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.watched import REREAD_MS, WatchedStore
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.extensions.embedded import ZooKeeperServer
 from tests.waiting import wait_until
 
 

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore, _make_client
-from sparkstorm.cluster.zookeeper_patience import BoundedHandler
-from sparkstorm.cluster.zookeeper_rollback import SessionRenewal
-from sparkstorm.embedded import ZooKeeperServer
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.control_plane.cluster.zookeeper import (
+    ZooKeeperAddress,
+    ZooKeeperStateStore,
+    _make_client,
+)
+from sparkstorm.control_plane.cluster.zookeeper_patience import BoundedHandler
+from sparkstorm.control_plane.cluster.zookeeper_rollback import SessionRenewal
+from sparkstorm.extensions.embedded import ZooKeeperServer
 
 WITHIN_S = 12.0  # kazoo alone: the session's 60 s
 

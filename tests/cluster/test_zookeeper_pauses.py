@@ -8,7 +8,7 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.retry import ForceRetryError, KazooRetry, RetryFailedError
 
-from sparkstorm.cluster.zookeeper_patience import Patience, Pauses
+from sparkstorm.control_plane.cluster.zookeeper_patience import Patience, Pauses
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.embedded import ZooKeeperServer
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.extensions.embedded import ZooKeeperServer
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.nightly

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Topology, TopologyBuilder, bolt
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.compat import DrpcSpout, ReturnResults
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing import LocalCluster
 from tests import pages
 from tests.connectors.crashing_sink import CONF

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.job_file import make_topology, read_job_file
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.topology import Grouping
 from sparkstorm.compat.flux import build, read_flux
 from sparkstorm.compat.shell import ShellBolt
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.topology import Grouping
+from sparkstorm.driver.job_file import make_topology, read_job_file
 from sparkstorm.testing import complete_topology
 
 CLASSES = """

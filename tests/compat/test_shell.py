@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import TopologyBuilder, fields
+from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.compat import ShellBolt, ShellSpout
 from sparkstorm.compat.shell import ShellError
-from sparkstorm.errors import InvalidTopologyError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
 
 PROTOCOL = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.cli import main
-from sparkstorm.scheduling.form.solve import answer_to, solve
+from sparkstorm.extensions.laboratory.form.solve import answer_to, solve
 
 Problem = dict[str, Any]
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"

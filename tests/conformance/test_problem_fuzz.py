@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.cli import main
-from sparkstorm.scheduling.form.solve import answer_to
+from sparkstorm.extensions.laboratory.form.solve import answer_to
 
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
 PROBLEMS = [json.loads(path.read_text()) for path in sorted(WORKED.glob("*.problem.json"))]

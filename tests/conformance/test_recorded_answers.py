@@ -14,7 +14,7 @@ import pytest
 from benchmarks.conformance.compare import NEVER_RESUMES, RAISES, same, verdict, with_scope
 from benchmarks.conformance.problems import GENERATORS
 from benchmarks.conformance.shapes import SHAPES, generate
-from sparkstorm.scheduling.form.solve import solve
+from sparkstorm.extensions.laboratory.form.solve import solve
 
 HERE = Path(__file__).parent
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from sparkstorm.api import TopologyBuilder, TransactionalSink
-from sparkstorm.model.dead_letter import DeadLetter
+from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 
 CONF = {

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.api import TopologyBuilder, TransactionalSink
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.connectors import (
     Files,
     FileSink,
@@ -34,9 +35,8 @@ from sparkstorm.connectors import (
 )
 from sparkstorm.connectors.file_folders import Folders
 from sparkstorm.connectors.time_order import PartitionOrder
-from sparkstorm.embedded import RedisServer
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.extensions.embedded import RedisServer
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from tests.connectors.crashing_sink import CONF, feed
 from tests.connectors.test_file_source import Run

@@ -19,8 +19,8 @@ import psycopg
 import pytest
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.connectors import Files, FileSink, SqlSink, SqlSource
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from sparkstorm.testing.servers import ObjectStore, PostgresServer
 from sparkstorm.testing.servers.postgres import PASSWORD

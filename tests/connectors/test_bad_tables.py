@@ -13,8 +13,8 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from pyiceberg.catalog import load_catalog
 
+from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.connectors import DeltaSink, IcebergSink
-from sparkstorm.errors import WorkerFailedError
 from tests.connectors.test_bad_input import ROWS, Relieved, Spoiled, fill, write
 from tests.connectors.test_bad_input import small_disk as small_disk
 from tests.connectors.test_delta import runtime as runtime

@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from sparkstorm.api import TransactionalSink
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.connectors import DeltaSink
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from tests.connectors.crashing_sink import die_everywhere, feed
 
 SCHEMA = "n bigint, text string"

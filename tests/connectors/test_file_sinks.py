@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import (
     DeltaSink,
     FileSink,
@@ -26,8 +28,6 @@ from sparkstorm.connectors import (
     RedisSource,
     SqlSink,
 )
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
-from sparkstorm.model.topology import Topology
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 from tests.connectors.crashing_sink import feed
 

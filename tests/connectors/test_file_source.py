@@ -22,10 +22,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors import Files
 from sparkstorm.connectors.file_records import CsvReader, Record
 from sparkstorm.connectors.files import find_files
-from sparkstorm.errors import InvalidConfigError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 
 

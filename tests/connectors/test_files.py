@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.connectors.files import share
-from sparkstorm.errors import InvalidConfigError
 
 ODD_LINES = [b"", b"a", b"caf\xe9", "naïve".encode(), b"\xe2\x82", b"\r", b"a\rb", b" x \t"]
 

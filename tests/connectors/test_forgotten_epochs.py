@@ -19,13 +19,13 @@ import pytest
 import sqlalchemy as sa
 
 from sparkstorm.api import TopologyBuilder, TopologyContext, TransactionalSink
-from sparkstorm.cluster import paths
 from sparkstorm.connectors import DeltaSink, FileSink, IcebergSink, RedisSink, SqlSink
-from sparkstorm.embedded import RedisServer
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.worker.tasks.store_witness import held_by_targets
+from sparkstorm.data_plane.worker.worker import Worker
+from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.testing import LocalCluster, Shared
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.worker.tasks.store_witness import held_by_targets
-from sparkstorm.worker.worker import Worker
 from tests.topologies import Log
 
 SCHEMA = "n bigint"

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import TopologyBuilder, bolt
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.connectors import Console, HttpSink, Rate, Webhook
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing import CaptureBolt, LocalCluster, complete_topology
 from tests.connectors.crashing_sink import CONF, die_everywhere, feed
 from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store

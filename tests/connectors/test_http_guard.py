@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.compat import DrpcSpout
 from sparkstorm.connectors import Webhook
-from sparkstorm.embedded.certificates import make_certificates
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.extensions.embedded.certificates import make_certificates
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from tests.connectors.crashing_sink import CONF
 

@@ -16,8 +16,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from sparkstorm.api import TransactionalSink
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.connectors import IcebergSink
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import Shared
 from tests.connectors.crashing_sink import die_everywhere, feed
 

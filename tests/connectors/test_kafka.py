@@ -28,10 +28,10 @@ from sparkstorm.api import (
     TransactionalSink,
     Tuple,
 )
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.connectors import KafkaSink, KafkaSource, kafka_sink
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka import batch_maker
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.servers import KafkaServer
 from tests.connectors.crashing_sink import die_everywhere, feed

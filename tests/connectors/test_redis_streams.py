@@ -17,12 +17,12 @@ import redis
 
 from benchmarks.embedded_stores import version_of
 from sparkstorm.api import TopologyBuilder, TransactionalSink
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.connectors import RedisSink, RedisSource, SparkFrame
 from sparkstorm.connectors.patience import Secret
 from sparkstorm.connectors.spark_frame import _Target
-from sparkstorm.embedded import RedisServer, start_redis
-from sparkstorm.embedded.redis import CHOSEN_SERVER, find_redis_binary
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.extensions.embedded import RedisServer, start_redis
+from sparkstorm.extensions.embedded.redis import CHOSEN_SERVER, find_redis_binary
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from tests.connectors.crashing_sink import die_everywhere, feed
 from tests.connectors.test_refused_rows import parked

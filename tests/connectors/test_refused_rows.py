@@ -29,8 +29,8 @@ from sparkstorm.api import (
     Tuple,
     find_refused,
 )
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors import FileSink, HttpSink, KafkaSink, KafkaSource, SqlSink
-from sparkstorm.errors import InvalidConfigError
 from sparkstorm.testing import Shared
 from tests.connectors.crashing_sink import feed
 

@@ -36,10 +36,10 @@ from sparkstorm.api import (
     TopologyBuilder,
     TransactionalSink,
 )
+from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.connectors.spark import SparkSink, SparkSource
-from sparkstorm.errors import WorkerFailedError
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
-from sparkstorm.worker.tasks.spout_task import SpoutTask
 from tests.connectors.crashing_sink import die_everywhere
 
 

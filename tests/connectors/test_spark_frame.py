@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors import SparkFrame, send_frame
-from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.extensions.embedded import RedisServer
 from tests.connectors.test_sql import Bench
 from tests.replay.conftest import spark as spark
 

@@ -16,9 +16,9 @@ import pytest
 
 from sparkstorm.api import TransactionalSink
 from sparkstorm.api.columns import rows_of
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
 from sparkstorm.connectors import SqlSink, SqlSource
 from sparkstorm.connectors.patience import database_url
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
 from tests.connectors.crashing_sink import die_everywhere, feed
 
 

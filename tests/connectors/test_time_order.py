@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, FoldingBolt, Spout, StatefulBolt, TopologyBuilder
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import FileLines, Files, RedisSource, find_files
 from sparkstorm.connectors.time_order import MergedInputs
-from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.topology import Topology
+from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.replay import back_fill_locally, replay_locally
 from sparkstorm.testing import LocalCluster
 from tests.connectors.test_file_source import Run

@@ -8,21 +8,21 @@ from typing import Any
 
 import redis
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.nimbus.hooks import TopologyRetirement
-from sparkstorm.nimbus.redis_cleanup import RedisRetirement
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.control_plane.nimbus.hooks import TopologyRetirement
+from sparkstorm.control_plane.nimbus.redis_cleanup import RedisRetirement
+from sparkstorm.data_plane.transport.base import Cursor, Entry, Reader, Transport
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.local import LocalStore, LocalTransport
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.data_plane.transport.reader import RedisReader
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.extensions.cells.cells import CellsTransport, ForeignStore
+from sparkstorm.extensions.cells.foreign import RedisForeign
+from sparkstorm.extensions.cells.local_foreign import LocalForeign
+from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.system.proxy import TcpProxy, redis_request
-from sparkstorm.transport.base import Cursor, Entry, Reader, Transport
-from sparkstorm.transport.cells import CellsTransport, ForeignStore
-from sparkstorm.transport.foreign import RedisForeign
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.local import LocalStore, LocalTransport
-from sparkstorm.transport.local_foreign import LocalForeign
-from sparkstorm.transport.local_reader import LocalReader
-from sparkstorm.transport.reader import RedisReader
-from sparkstorm.transport.redis import RedisTransport
 from tests.transport.cluster_redis import ClusterRedis
 from tests.waiting import wait_until
 

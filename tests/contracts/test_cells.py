@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FencedError,
     StoreFullError,
     StoreLostError,
     StoreRolledBackError,
 )
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport.base import START, Commit, Cursor, Entry, Expected, Passed
+from sparkstorm.data_plane.transport.frames import SettledRoots, encode_settled
+from sparkstorm.data_plane.transport.progress import Progress
+from sparkstorm.extensions.cells.cells import STAY_MS, TELL_EVERY_MS
+from sparkstorm.extensions.cells.cells_reader import CellsReader
+from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.testing.local_topology import MomentReader
-from sparkstorm.transport.base import START, Commit, Cursor, Entry, Expected, Passed
-from sparkstorm.transport.cells import STAY_MS, TELL_EVERY_MS
-from sparkstorm.transport.cells_reader import CellsReader
-from sparkstorm.transport.frames import SettledRoots, encode_settled
-from sparkstorm.transport.progress import Progress
 from tests.contracts.benches import Bench, LocalBench, RedisBench, in_cell
 from tests.waiting import wait_until
 

@@ -9,9 +9,9 @@ from itertools import count
 
 import pytest
 
-from sparkstorm.errors import FencedError, NotAliveError
-from sparkstorm.transport.base import Commit, Reader, Transport
-from sparkstorm.transport.progress import Progress
+from sparkstorm.common.errors import FencedError, NotAliveError
+from sparkstorm.data_plane.transport.base import Commit, Reader, Transport
+from sparkstorm.data_plane.transport.progress import Progress
 from tests.contracts.benches import Bench, LocalBench, RedisBench
 
 _numbers = count(1)

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import FencedError, StoreUnavailableError
-from sparkstorm.transport.initial_state import RedisSeeding
-from sparkstorm.transport.local_reader import LocalSeeding
+from sparkstorm.common.errors import FencedError, StoreUnavailableError
+from sparkstorm.data_plane.transport.initial_state import RedisSeeding
+from sparkstorm.data_plane.transport.local_reader import LocalSeeding
+from sparkstorm.extensions.embedded import RedisServer
 from tests.contracts.benches import Bench, LocalBench, RedisBench
 
 Seeding = LocalSeeding | RedisSeeding

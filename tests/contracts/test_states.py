@@ -18,15 +18,15 @@ import pytest
 
 from sparkstorm.client import task_records as kept_module
 from sparkstorm.client.task_records import stored_task
-from sparkstorm.errors import CodecError, StoreInconsistentError
-from sparkstorm.executor.lazy_state import LazyState, UnreadableStateError, surfacing
-from sparkstorm.executor.state import MemoryState, noting
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.tasks import journal as journals
-from sparkstorm.tasks.journal import Journal
-from sparkstorm.transport import state_base
-from sparkstorm.transport.base import Commit
-from sparkstorm.worker.tasks.states import TaskBase
+from sparkstorm.common.errors import CodecError, StoreInconsistentError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.lazy_state import LazyState, UnreadableStateError, surfacing
+from sparkstorm.data_plane.executor.state import MemoryState, noting
+from sparkstorm.data_plane.task_kit import journal as journals
+from sparkstorm.data_plane.task_kit.journal import Journal
+from sparkstorm.data_plane.transport import state_base
+from sparkstorm.data_plane.transport.base import Commit
+from sparkstorm.data_plane.worker.tasks.states import TaskBase
 from tests.contracts.benches import Bench, LocalBench, RedisBench
 
 CODEC = Codec()

@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import FencedError, NotAliveError, StoreLostError, StoreRolledBackError
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.worker_spec import StoreMark
-from sparkstorm.transport import local as local_transport
-from sparkstorm.transport import redis as redis_transport
-from sparkstorm.transport.base import (
+from sparkstorm.common.errors import (
+    FencedError,
+    NotAliveError,
+    StoreLostError,
+    StoreRolledBackError,
+)
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.worker_spec import StoreMark
+from sparkstorm.data_plane.transport import local as local_transport
+from sparkstorm.data_plane.transport import redis as redis_transport
+from sparkstorm.data_plane.transport.base import (
     MOST_SAMPLES,
     START,
     Claim,
@@ -23,7 +28,7 @@ from sparkstorm.transport.base import (
     Expected,
     Transport,
 )
-from sparkstorm.transport.frames import SettledRoots, encode_settled
+from sparkstorm.data_plane.transport.frames import SettledRoots, encode_settled
 from tests.contracts.benches import Bench, LocalBench, RedisBench, consumed, read
 from tests.waiting import assert_once_within, wait_until
 

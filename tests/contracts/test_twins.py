@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import FencedError, StoreRolledBackError
-from sparkstorm.transport.base import START, Commit, Cursor
+from sparkstorm.common.errors import FencedError, StoreRolledBackError
+from sparkstorm.data_plane.transport.base import START, Commit, Cursor
+from sparkstorm.extensions.embedded import RedisServer
 from tests.contracts.benches import Bench, LocalBench, RedisBench, read
 
 pytestmark = pytest.mark.system

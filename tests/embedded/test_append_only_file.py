@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded.append_only_file import close_gaps
+from sparkstorm.extensions.embedded.append_only_file import close_gaps
 
 
 def command(*words: bytes) -> bytes:

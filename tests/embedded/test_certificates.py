@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded.certificates import Certificates, main, make_certificates
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.tls import TlsFiles
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.tls import TlsFiles
+from sparkstorm.extensions.embedded.certificates import Certificates, main, make_certificates
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None, reason="certificates are made by the command openssl"

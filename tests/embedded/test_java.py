@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded.java import DEBIAN_PACKAGE, find_java, install_java, java_version, main
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded.java import (
+    DEBIAN_PACKAGE,
+    find_java,
+    install_java,
+    java_version,
+    main,
+)
 
 
 def a_java(folder: Path, version: str) -> Path:

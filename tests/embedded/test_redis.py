@@ -14,11 +14,16 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from sparkstorm.embedded import RedisServer, start_redis
-from sparkstorm.embedded.process import free_port
-from sparkstorm.embedded.redis import CHOSEN_SERVER, bundled_redis, find_redis_binary, start_limit_s
-from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
-from sparkstorm.stores.redis_client import check_redis_settings
+from sparkstorm.common.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.stores.redis_client import check_redis_settings
+from sparkstorm.extensions.embedded import RedisServer, start_redis
+from sparkstorm.extensions.embedded.process import free_port
+from sparkstorm.extensions.embedded.redis import (
+    CHOSEN_SERVER,
+    bundled_redis,
+    find_redis_binary,
+    start_limit_s,
+)
 from tests.embedded.waiting import is_running
 from tests.waiting import wait_for_aof
 
@@ -170,7 +175,7 @@ def test_a_redis_that_gives_up_after_reading_most_of_its_data_never_counts_as_up
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment whose packages carry no server, and that chooses none."""
-    monkeypatch.setattr("sparkstorm.embedded.redis.bundled_redis", lambda: None)
+    monkeypatch.setattr("sparkstorm.extensions.embedded.redis.bundled_redis", lambda: None)
     monkeypatch.delenv(CHOSEN_SERVER, raising=False)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.config import Conf, Value, merge
-from sparkstorm.embedded import RedisServer, open_stores
-from sparkstorm.embedded.process import free_port, free_ports
-from sparkstorm.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
-from sparkstorm.stores.connection import load_connection
-from sparkstorm.stores.folders import MARKER
-from sparkstorm.stores.redis_client import client_of
+from sparkstorm.common.config import Conf, Value, merge
+from sparkstorm.common.errors import EmbeddedServerError, InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.stores.connection import load_connection
+from sparkstorm.common.stores.folders import MARKER
+from sparkstorm.common.stores.redis_client import client_of
+from sparkstorm.extensions.embedded import RedisServer, open_stores
+from sparkstorm.extensions.embedded.process import free_port, free_ports
 from tests.embedded.waiting import is_running
 
 pytestmark = pytest.mark.system
@@ -99,7 +99,7 @@ def test_a_start_that_failed_leaves_the_secret_that_its_data_needs(
     def fails(*_: object, **__: object) -> object:
         raise EmbeddedServerError("no Java")
 
-    monkeypatch.setattr("sparkstorm.embedded.stores.start_zookeeper", fails)
+    monkeypatch.setattr("sparkstorm.extensions.embedded.stores.start_zookeeper", fails)
     with pytest.raises(EmbeddedServerError):
         open_stores(a_conf(tmp_path))
     monkeypatch.undo()

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sparkstorm.embedded import process as embedded_process
-from sparkstorm.embedded import tether as tether_module
-from sparkstorm.embedded.process import TetheredProcess, start_tethered
-from sparkstorm.embedded.tether import started_at
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded import process as embedded_process
+from sparkstorm.extensions.embedded import tether as tether_module
+from sparkstorm.extensions.embedded.process import TetheredProcess, start_tethered
+from sparkstorm.extensions.embedded.tether import started_at
 from tests.embedded.waiting import is_running
 from tests.waiting import wait_until
 
@@ -41,7 +41,7 @@ _STUBBORN = [
 _STARTER = """
 import os, sys, threading, time
 from pathlib import Path
-from sparkstorm.embedded.process import start_tethered
+from sparkstorm.extensions.embedded.process import start_tethered
 started = []
 def start():
     started.append(start_tethered("server", sys.argv[2:], Path(sys.argv[1])))

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.cluster.tickets import Ticket, TicketOffice, redeem
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.config import Conf, merge
-from sparkstorm.embedded import RedisServer
-from sparkstorm.embedded.certificates import Certificates, make_certificates
-from sparkstorm.embedded.stores import open_stores
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.addresses import check_addresses, tls_files
-from sparkstorm.stores.connection import load_connection
-from sparkstorm.stores.redis_client import client_of
-from sparkstorm.tls import TlsFiles
-from sparkstorm.transport.connection import Link, receive, send
-from sparkstorm.transport.servers.opening import open_connection
+from sparkstorm.common.config import Conf, merge
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.addresses import check_addresses, tls_files
+from sparkstorm.common.stores.connection import load_connection
+from sparkstorm.common.stores.redis_client import client_of
+from sparkstorm.common.tls import TlsFiles
+from sparkstorm.control_plane.cluster.tickets import Ticket, TicketOffice, redeem
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.data_plane.transport.connection import Link, receive, send
+from sparkstorm.data_plane.transport.servers.opening import open_connection
+from sparkstorm.extensions.embedded import RedisServer
+from sparkstorm.extensions.embedded.certificates import Certificates, make_certificates
+from sparkstorm.extensions.embedded.stores import open_stores
 from tests.tls_servers import TlsProxy, files_of, settings_of, tls_zookeeper
 
 pytestmark = pytest.mark.skipif(

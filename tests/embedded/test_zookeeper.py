@@ -13,9 +13,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 
-from sparkstorm.embedded import ZooKeeperServer, start_zookeeper
-from sparkstorm.embedded.zookeeper import class_path
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded import ZooKeeperServer, start_zookeeper
+from sparkstorm.extensions.embedded.zookeeper import class_path
 from tests.embedded.waiting import is_running
 
 pytestmark = pytest.mark.system

@@ -8,7 +8,9 @@ import os
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 
-_spec = spec_from_file_location("sparkstorm.model._core", os.environ["SPARKSTORM_SANITIZED_CORE"])
+_spec = spec_from_file_location(
+    "sparkstorm.common.model._core", os.environ["SPARKSTORM_SANITIZED_CORE"]
+)
 assert _spec is not None and _spec.loader is not None
-sys.modules["sparkstorm.model._core"] = module_from_spec(_spec)
-_spec.loader.exec_module(sys.modules["sparkstorm.model._core"])
+sys.modules["sparkstorm.common.model._core"] = module_from_spec(_spec)
+_spec.loader.exec_module(sys.modules["sparkstorm.common.model._core"])

@@ -35,29 +35,29 @@ from sparkstorm.api import (
 from sparkstorm.api.builder import Declarer
 from sparkstorm.api.functions import _emit_rows as emit_rows_plainly
 from sparkstorm.api.functions import emit_rows, raise_inside
-from sparkstorm.errors import MalformedFrameError, SparkStormError
-from sparkstorm.executor import emitter as emitters
-from sparkstorm.executor import manual_runner, output_clock
-from sparkstorm.executor import runner as runners
-from sparkstorm.executor import state as states
-from sparkstorm.executor.emitter import Emitter, build_routes, fast_emit
-from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.runner import BasicCollector, BasicRunner
-from sparkstorm.executor.state import Cells, MemoryState, noting
-from sparkstorm.grouping import routes
-from sparkstorm.grouping.routes import Target, own_targets
-from sparkstorm.model import compiled, tuples
-from sparkstorm.model.roots import tracked
-from sparkstorm.model.topology import Grouping, Stream
-from sparkstorm.model.tuples import Source, each_root
-from sparkstorm.model.values.codec import SCALARS, Codec
-from sparkstorm.transport import connection, frames
-from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.worker import epoch as epochs
-from sparkstorm.worker.epoch import Epoch, RandomIds
-from sparkstorm.worker.tasks import spout_task
-from sparkstorm.worker.tasks.spout_task import SpoutCollector
+from sparkstorm.common.errors import MalformedFrameError, SparkStormError
+from sparkstorm.common.grouping import routes
+from sparkstorm.common.grouping.routes import Target, own_targets
+from sparkstorm.common.model import compiled, tuples
+from sparkstorm.common.model.roots import tracked
+from sparkstorm.common.model.topology import Grouping, Stream
+from sparkstorm.common.model.tuples import Source, each_root
+from sparkstorm.common.model.values.codec import SCALARS, Codec
+from sparkstorm.common.windowing.settings import TimeSettings
+from sparkstorm.data_plane.executor import emitter as emitters
+from sparkstorm.data_plane.executor import manual_runner, output_clock
+from sparkstorm.data_plane.executor import runner as runners
+from sparkstorm.data_plane.executor import state as states
+from sparkstorm.data_plane.executor.emitter import Emitter, build_routes, fast_emit
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.executor.output_clock import OutputClock
+from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner
+from sparkstorm.data_plane.executor.state import Cells, MemoryState, noting
+from sparkstorm.data_plane.transport import connection, frames
+from sparkstorm.data_plane.worker import epoch as epochs
+from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
+from sparkstorm.data_plane.worker.tasks import spout_task
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutCollector
 from tests.transport.values import values
 
 SOURCE = Path(compiled.__file__).with_name("_core.c")

@@ -19,7 +19,7 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.builder import Declarer
-from sparkstorm.grouping.routes import LOCAL_RUN
+from sparkstorm.common.grouping.routes import LOCAL_RUN
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 
 WORKERS = {"topology.workers": 3, "topology.acker.executors": 1}

@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkstorm.acking.new_trees import NewTrees
-from sparkstorm.acking.table_ledger import (
+from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
+from sparkstorm.common.errors import InvalidTopologyError, MalformedFrameError
+from sparkstorm.common.grouping import routes
+from sparkstorm.common.model import compiled
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.unfolding import weigh_plain
+from sparkstorm.common.windowing.watermarks import SourceClock
+from sparkstorm.data_plane.acking.new_trees import NewTrees
+from sparkstorm.data_plane.acking.table_ledger import (
     CANDIDATES,
     CHANGED,
     LIVE,
@@ -26,20 +34,12 @@ from sparkstorm.acking.table_ledger import (
     Table,
     TableLedger,
 )
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
-from sparkstorm.errors import InvalidTopologyError, MalformedFrameError
-from sparkstorm.executor import runner as runners
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.lazy_state import LazyState
-from sparkstorm.executor.runner import BasicCollector, BasicRunner
-from sparkstorm.executor.state import Cells, MemoryState
-from sparkstorm.grouping import routes
-from sparkstorm.model import compiled
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.unfolding import weigh_plain
-from sparkstorm.transport import frames
-from sparkstorm.windowing.watermarks import SourceClock
+from sparkstorm.data_plane.executor import runner as runners
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.lazy_state import LazyState
+from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner
+from sparkstorm.data_plane.executor.state import Cells, MemoryState
+from sparkstorm.data_plane.transport import frames
 from tests.executor.test_compiled import emitter_of
 
 core: Any = compiled.core

@@ -18,7 +18,7 @@ from sparkstorm.api import (
     Tuple,
     Window,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.model import compiled
+from sparkstorm.common.model import compiled
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [

@@ -14,7 +14,7 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.errors import WorkerFailedError
+from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.worker.building import Pass, chain
 

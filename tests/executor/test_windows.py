@@ -23,7 +23,7 @@ from sparkstorm.api import (
     Window,
     WindowedBolt,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, SlowBolt, die
 

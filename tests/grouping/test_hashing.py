@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.grouping import hashing
-from sparkstorm.grouping.hashing import canonical_bytes, stable_hash
-from sparkstorm.model.compiled import core, description
+from sparkstorm.common.grouping import hashing
+from sparkstorm.common.grouping.hashing import canonical_bytes, stable_hash
+from sparkstorm.common.model.compiled import core, description
 from tests.transport.values import values
 
 # Written down once. A topology that is upgraded finds its keys' state only while these stay.
@@ -94,7 +94,7 @@ def test_odd_values_are_hashed_alike_one_by_one_and_as_a_list_of_keys() -> None:
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
     code = (
-        "import datetime, json, sys, zoneinfo\nfrom decimal import Decimal\nfrom sparkstorm.grouping.hashing import stable_hash\n"
+        "import datetime, json, sys, zoneinfo\nfrom decimal import Decimal\nfrom sparkstorm.common.grouping.hashing import stable_hash\n"
         "inf = float('inf')\nprint(json.dumps([stable_hash(eval(v)) for v in json.load(sys.stdin)]))"
     )
     root = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.grouping.routes import Target, pick_one
-from sparkstorm.model.topology import Grouping, KeyRanges
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.grouping.routes import Target, pick_one
+from sparkstorm.common.model.topology import Grouping, KeyRanges
 
 NAN = float("nan")
 

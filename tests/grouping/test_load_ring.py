@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.grouping.load_ring import LoadRing
-from sparkstorm.grouping.routes import Target, pick_one, ring_of
-from sparkstorm.model.topology import Grouping
+from sparkstorm.common.grouping.load_ring import LoadRing
+from sparkstorm.common.grouping.routes import Target, pick_one, ring_of
+from sparkstorm.common.model.topology import Grouping
 
 TASKS = (10, 11, 12, 13)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.grouping import routes
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.grouping.routes import PickOne, Rows, Target, is_single, pick_many, pick_one
-from sparkstorm.model.compiled import core, description
-from sparkstorm.model.topology import Grouping
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.grouping import routes
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.grouping.routes import PickOne, Rows, Target, is_single, pick_many, pick_one
+from sparkstorm.common.model.compiled import core, description
+from sparkstorm.common.model.topology import Grouping
 
 
 def targets(count: int, local: Sequence[int] = ()) -> list[Target]:
@@ -199,7 +199,7 @@ def test_lists_and_mappings_may_be_keys(key: Any) -> None:
 
 
 def test_more_keys_than_are_remembered_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparkstorm.grouping.routes._CACHED_KEYS", 8)
+    monkeypatch.setattr("sparkstorm.common.grouping.routes._CACHED_KEYS", 8)
     rows = [(n % 20,) for n in range(200)]
     assert picked(one("fields", targets(6), positions=[0]), rows) == [
         10 + stable_hash(n) % 6 for (n,) in rows

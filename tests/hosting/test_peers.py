@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sparkstorm.hosting.peers import is_of_another_user, uid_of_peer
+from sparkstorm.driver.hosting.peers import is_of_another_user, uid_of_peer
 
 CALL = (
     "import encodings.idna, os, socket, sys; os.setuid(int(sys.argv[1])); "

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError
-from sparkstorm.hosting.base import SlotSpec, StateAddress
-from sparkstorm.hosting.racks import read_racks
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.supervisor.slot_main import main, meta_of, wait_for_place
+from sparkstorm.common.errors import InvalidConfigError, SlotsUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.slot_spec import SlotSpec, StateAddress
+from sparkstorm.control_plane.supervisor.slot_main import main, meta_of, wait_for_place
+from sparkstorm.driver.hosting.racks import read_racks
 
 
 def a_spec(folder: str, host: str = "w1") -> SlotSpec:

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 from pyspark import SparkConf
 
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreInconsistentError
-from sparkstorm.hosting.base import RestartPause, SlotSpec, StateAddress
-from sparkstorm.hosting.spark import SPARK_CONF, _shortage, slot_conf
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.common.errors import (
+    InvalidConfigError,
+    SlotsUnavailableError,
+    StoreInconsistentError,
+)
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.slot_spec import RestartPause, SlotSpec, StateAddress
+from sparkstorm.driver.hosting.spark import SPARK_CONF, _shortage, slot_conf
 from tests.supervisor.local_slots import LocalSlots
 
 SPEC = SlotSpec(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded.java import find_java
+from sparkstorm.extensions.embedded.java import find_java
 
 pytestmark = pytest.mark.system
 CONF = Path(__file__).parents[2] / "conf" / "spark"
 # Logs as Spark does, after the driver has settled what is shown
 PROGRAM = """
-from sparkstorm.app.cluster import quiet_spark
-from sparkstorm.hosting.spark_versions import start_java
+from sparkstorm.driver.cluster import quiet_spark
+from sparkstorm.common.spark_versions import start_java
 from pyspark import SparkContext
 
 start_java()

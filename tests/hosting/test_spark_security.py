@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 from pyspark import SparkConf, SparkContext, accumulators
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.hosting.spark_security import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.driver.hosting.spark_security import (
     check_given,
     guard_accumulators,
     secured,
@@ -139,7 +139,7 @@ def test_a_given_context_without_authentication_is_warned_of_here_and_refused_on
 MAKE = """
 import sys
 from pyspark import SparkConf
-from sparkstorm.hosting.spark_security import with_private_scratch
+from sparkstorm.driver.hosting.spark_security import with_private_scratch
 print(with_private_scratch(SparkConf(loadDefaults=False).setMaster("local")).get("spark.local.dir"), flush=True)
 sys.stdin.read()
 """

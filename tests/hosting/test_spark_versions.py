@@ -11,11 +11,9 @@ import pytest
 from pyspark import SparkConf
 from pyspark.sql.types import LongType, StructType
 
-from sparkstorm.connectors.spark import SparkSource
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.hosting import spark
-from sparkstorm.hosting.spark_versions import (
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.spark_versions import (
     arrow_schema,
     keys_by_place,
     spark_schema,
@@ -23,6 +21,8 @@ from sparkstorm.hosting.spark_versions import (
     unfit_here,
     version_of,
 )
+from sparkstorm.connectors.spark import SparkSource
+from sparkstorm.driver.hosting import spark
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ import sys
 
 _CHILD = """
 import signal
-from sparkstorm.hosting.tied_child import end_with_input
+from sparkstorm.driver.hosting.tied_child import end_with_input
 end_with_input()
 print('up', flush=True)
 signal.pause()
 """
 _PARENT = f"""
 import signal, sys
-from sparkstorm.hosting.tied_child import tied
+from sparkstorm.driver.hosting.tied_child import tied
 with tied([sys.executable, "-c", {_CHILD!r}]):
     signal.pause()
 """

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.embedded.java import find_java
-from sparkstorm.embedded.redis import find_redis_binary
-from sparkstorm.embedded.zookeeper import class_path
+from sparkstorm.extensions.embedded.java import find_java
+from sparkstorm.extensions.embedded.redis import find_redis_binary
+from sparkstorm.extensions.embedded.zookeeper import class_path
 from sparkstorm.testing.chaos.topologies import words_of
 from tests.hosts.network import Host, Network, User
 from tests.hosts.settings import (
@@ -215,7 +215,7 @@ class Lab:
         servers = [host.name for host in (*self.redis, *self.keepers)]
         # ZooKeepers look one another's names up by address, which gives the short ones
         names = [*servers, *(f"{name}.example" for name in servers)]
-        script = [sys.executable, "-m", "sparkstorm.embedded.certificates"]
+        script = [sys.executable, "-m", "sparkstorm.extensions.embedded.certificates"]
         subprocess.run([*script, str(self._folder / "tls"), *names], check=True, timeout=_ANSWERS_S)
         for host in self.hosts.values():
             shutil.copytree(self._folder / "tls", host.folder / "tls")

@@ -42,7 +42,7 @@ _A_HOST = (
 _NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 _NO_USERS: Mapping[str, User] = MappingProxyType({})
 _ROOT = Path(__file__).parents[2]
-# of Java, and of what `sparkstorm.embedded --install` and other environments put elsewhere
+# of Java, and of what `sparkstorm.extensions.embedded --install` and other environments put elsewhere
 _PATHS = [os.environ["JAVA_HOME"]] if os.environ.get("JAVA_HOME") else []
 
 

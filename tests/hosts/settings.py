@@ -112,7 +112,7 @@ spark.driver.memory 512m
 spark.executor.extraJavaOptions {java}
 spark.driver.extraJavaOptions {java}
 spark.pyspark.python {python}
-spark.python.daemon.module sparkstorm.app.spark_daemon
+spark.python.daemon.module sparkstorm.driver.spark_daemon
 spark.driver.port 7300
 spark.driver.blockManager.port 7301
 spark.blockManager.port 7400

@@ -106,7 +106,7 @@ def test_hosts_have_names_and_addresses_and_lose_what_a_cut_loses(tmp_path: Path
 _LISTEN = "import socket, time; s = socket.create_server(('0.0.0.0', 7300)); time.sleep(1000)"
 _PROBE = """\
 import time
-from sparkstorm.supervisor.store_probe import DriverProbe
+from sparkstorm.control_plane.supervisor.store_probe import DriverProbe
 probe, before = DriverProbe("b:7300"), None
 while True:
     if (now := probe.away()[1]) != before:

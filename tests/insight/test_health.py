@@ -10,9 +10,19 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.clock import SimClock
-from sparkstorm.insight.audit import EdgeAudit, audit
-from sparkstorm.insight.health import (
+from sparkstorm.common.clock import SimClock
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.data_plane.transport.progress import (
+    EdgeCounts,
+    Progress,
+    TaskCounts,
+    latency_bucket,
+    merge,
+    under_way,
+)
+from sparkstorm.extensions.insight.audit import EdgeAudit, audit
+from sparkstorm.extensions.insight.health import (
     Culprit,
     Fault,
     Life,
@@ -22,18 +32,8 @@ from sparkstorm.insight.health import (
     loads,
     sentence,
 )
-from sparkstorm.insight.sampler import Sampler
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.extensions.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
-from sparkstorm.transport.local_reader import LocalReader
-from sparkstorm.transport.progress import (
-    EdgeCounts,
-    Progress,
-    TaskCounts,
-    latency_bucket,
-    merge,
-    under_way,
-)
 from tests.worker.building import Pass
 
 EDGE = ("lines", "default", "count")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import NotAliveError, StoreUnavailableError
-from sparkstorm.insight.records import to_json
-from sparkstorm.insight.sampler import Sampler
+from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
+from sparkstorm.extensions.insight.records import to_json
+from sparkstorm.extensions.insight.sampler import Sampler
 from tests.insight.watched import watched
 
 
@@ -113,7 +113,9 @@ def test_a_redis_that_is_away_leaves_the_last_counts(monkeypatch: pytest.MonkeyP
         def refuse(_: object) -> None:
             raise StoreUnavailableError("Redis does not answer")
 
-        monkeypatch.setattr("sparkstorm.transport.local_reader.LocalReader.progress", refuse)
+        monkeypatch.setattr(
+            "sparkstorm.data_plane.transport.local_reader.LocalReader.progress", refuse
+        )
         run.pass_seconds(2)
         view, cluster = run.sampler.topology("words"), run.sampler.cluster()
         assert (

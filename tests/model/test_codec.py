@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import CodecError, InvalidConfigError, MalformedFrameError
-from sparkstorm.model.compiled import core, description
-from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.common.errors import CodecError, InvalidConfigError, MalformedFrameError
+from sparkstorm.common.model.compiled import core, description
+from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN, Codec
 from tests.transport.values import values
 
 CODEC = Codec()

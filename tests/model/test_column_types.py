@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.model.values.column_types import parse_columns, parse_type
+from sparkstorm.common.model.values.column_types import parse_columns, parse_type
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.model.names import MAX_FILE_NAME_BYTES, file_name
+from sparkstorm.common.model.names import MAX_FILE_NAME_BYTES, file_name
 
 ODD = [
     "",

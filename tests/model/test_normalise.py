@@ -2,15 +2,15 @@
 
 import pytest
 
-from sparkstorm.config import default_conf
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.normalise import (
+from sparkstorm.common.config import default_conf
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.normalise import (
     check_own_conf,
     normalise_conf,
     normalise_topology,
     validate_sizes,
 )
-from sparkstorm.model.topology import Component, Topology
+from sparkstorm.common.model.topology import Component, Topology
 
 CLUSTER = {**default_conf().as_dict(), "storm.local.dir": "here"}
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.outline import outline_of
-from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.outline import outline_of
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.common.model.topology import Component, Grouping, Stream, Subscription, Topology
 
 BOLT = Component(
     "split",

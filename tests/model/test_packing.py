@@ -19,9 +19,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import CodecError
-from sparkstorm.model.compiled import core, description
-from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.compiled import core, description
+from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN, Codec
 from tests.transport.values import values
 
 pytestmark = pytest.mark.skipif(core is None, reason=description)

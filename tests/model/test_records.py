@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.assignment import (
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.assignment import (
     Assignment,
     AssignmentKind,
     ExecutorId,
@@ -18,8 +18,8 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.common.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
 
 EXECUTOR, SLOT = ExecutorId(1, 3), WorkerSlot("node-a", 6700)
 ASSIGNMENT = Assignment(

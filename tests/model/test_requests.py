@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import SparkStormError, StoreInconsistentError
-from sparkstorm.model.assignment import ExecutorId, TopologyBase, WorkerSlot
-from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.requests import (
+from sparkstorm.common.errors import SparkStormError, StoreInconsistentError
+from sparkstorm.common.model.assignment import ExecutorId, TopologyBase, WorkerSlot
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.common.model.requests import (
     LogLevel,
     Outcome,
     OutcomeState,
@@ -20,8 +20,8 @@ from sparkstorm.model.requests import (
     check_request,
     topology_name,
 )
-from sparkstorm.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
-from sparkstorm.model.upgrade import UpgradeOptions
+from sparkstorm.common.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.upgrade import UpgradeOptions
 
 ID = "0123456789abcdef" * 2
 BASE = TopologyBase("wc-1-9", "wc", 5, TopologyStatus.ACTIVE, 2, {"split": 4}, "code", "conf")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.strict import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.strict import (
     UnfitValueError,
     named_errors,
     one_of,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import CodecError
-from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
-from sparkstorm.model.values.tagged import (
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.common.model.values.tagged import (
     MARK,
     from_json,
     read_value,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.tasks import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.tasks import (
     MAX_TASKS,
     acker_count,
     cell_by_task,
@@ -23,7 +23,7 @@ from sparkstorm.model.tasks import (
     task_count,
     tasks_by_component,
 )
-from sparkstorm.model.topology import ACKER, Component, Topology
+from sparkstorm.common.model.topology import ACKER, Component, Topology
 
 
 def topology(**parallelism: int | tuple[int, int]) -> Topology:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import (
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import (
     Component,
     Grouping,
     Stream,

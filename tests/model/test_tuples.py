@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.model.topology import TICK_STREAM
-from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.common.model.topology import TICK_STREAM
+from sparkstorm.common.model.tuples import Source, Tuple
 
 
 def of(stream: str) -> Tuple:

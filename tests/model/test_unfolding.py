@@ -13,9 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.unfolding import MOST_PER_BYTE, require_bounded, weigh, weigh_plain
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.unfolding import (
+    MOST_PER_BYTE,
+    require_bounded,
+    weigh,
+    weigh_plain,
+)
 
 CODEC, ALL = Codec(), 1 << 60
 scalars = (

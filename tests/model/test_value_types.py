@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import CodecError, InvalidConfigError, MalformedFrameError
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model.values import value_types
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.tagged import from_json, to_json
-from sparkstorm.model.values.value_types import RegisteredValue, check_serializers, register
+from sparkstorm.common.errors import CodecError, InvalidConfigError, MalformedFrameError
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.model.values import value_types
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.tagged import from_json, to_json
+from sparkstorm.common.model.values.value_types import RegisteredValue, check_serializers, register
 from tests.transport.values import scalars
 
 CODEC = Codec()

@@ -35,27 +35,35 @@ REDIS = ("tests/contracts/test_transport.py", "tests/transport/test_damaged_stor
 PRESSURE = ("tests/worker/test_backpressure.py", *COMMITS)
 POISON = ("tests/worker/test_survival.py", "tests/worker/test_hostile_bytes.py", *COMMITS)
 
-_COMMIT, _CLAIM = "transport/commit.lua", "transport/claim.lua"
-_BUILDER, _EPOCH, _INBOX = "worker/epoch_commit.py", "worker/epoch.py", "worker/tasks/inbox.py"
-_ACKER, _BOLT, _HELD = (
-    "worker/tasks/acker_task.py",
-    "worker/tasks/bolt_task.py",
-    "worker/tasks/bolt_task.py",
+_COMMIT, _CLAIM = "data_plane/transport/commit.lua", "data_plane/transport/claim.lua"
+_BUILDER, _EPOCH, _INBOX = (
+    "data_plane/worker/epoch_commit.py",
+    "data_plane/worker/epoch.py",
+    "data_plane/worker/tasks/inbox.py",
 )
-_JOURNAL, _LEDGER, _TABLE = "tasks/journal.py", "acking/ledger.py", "acking/table_ledger.py"
-_BATCHES = "acking/tree_batches.py"
+_ACKER, _BOLT, _HELD = (
+    "data_plane/worker/tasks/acker_task.py",
+    "data_plane/worker/tasks/bolt_task.py",
+    "data_plane/worker/tasks/bolt_task.py",
+)
+_JOURNAL, _LEDGER, _TABLE = (
+    "data_plane/task_kit/journal.py",
+    "data_plane/acking/ledger.py",
+    "data_plane/acking/table_ledger.py",
+)
+_BATCHES = "data_plane/acking/tree_batches.py"
 _PENDING, _LOCAL, _COMMITS, _SPOUT = (
-    "acking/pending.py",
-    "transport/local.py",
-    "worker/commits.py",
-    "worker/tasks/spout_task.py",
+    "data_plane/acking/pending.py",
+    "data_plane/transport/local.py",
+    "data_plane/worker/commits.py",
+    "data_plane/worker/tasks/spout_task.py",
 )
 
 MUTANTS = (
     # the four that no test saw once
     Mutant(_BUILDER, "if (position := spout.take_position()) is not None:",
            "if pending and (position := spout.take_position()) is not None:", COMMITS),
-    Mutant("acking/batch.py", "return bool(len(self.acked_roots) or len(self.failed_roots))",
+    Mutant("data_plane/acking/batch.py", "return bool(len(self.acked_roots) or len(self.failed_roots))",
            "return bool(len(self.acked_roots))", TREES),
     Mutant(_BUILDER, "for key in bolt.changed_held:",
            "for key in [k for k in bolt.changed_held if not bolt.held[k].is_stored]:", COMMITS),
@@ -143,7 +151,7 @@ MUTANTS = (
     Mutant(_SPOUT, "self.pending.confirm(outcomes)", "pass", COMMITS),
     Mutant(_COMMITS, "self.seq = commit.seq",
            "pass", COMMITS),
-    Mutant("worker/bolt_turns.py", "epoch.consume(chunk.take_ended(), chunk.edge)", "pass", COMMITS),
+    Mutant("data_plane/worker/bolt_turns.py", "epoch.consume(chunk.take_ended(), chunk.edge)", "pass", COMMITS),
     Mutant(_COMMITS, "commit.parked, self._failures.parked = self._failures.parked, []", "pass", COMMITS),
     Mutant(_COMMITS, "commit.quarantined = self.quarantined", "pass", POISON),
     # the in-process store

@@ -5,7 +5,7 @@ as a process that died.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.errors import StoreUnavailableError
 
 WRITES = (
     "put",

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.service import NimbusService
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
-from sparkstorm.model.assignment import Assignment
-from sparkstorm.nimbus.hooks import NothingToRetire
-from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import FailedAssignTopologyError, StoreUnavailableError
+from sparkstorm.common.model.assignment import Assignment
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.hooks import NothingToRetire
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.crash_points import CrashPoint
 from tests.nimbus.nimbus_bench import KEY, Bench
 

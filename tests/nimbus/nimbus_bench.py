@@ -6,27 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.request_client import PendingRequest
 from sparkstorm.client.service import NimbusService
-from sparkstorm.clock import SimClock
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.config import default_conf
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.assignment import (
+from sparkstorm.common.clock import SimClock
+from sparkstorm.common.config import default_conf
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
-from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.view import Scheduler
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.model.topology import Component, Grouping, Stream, Subscription, Topology
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.view import Scheduler
 
 KEY = b"k" * 32
 START_MS = 1_000_000

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.blobs.store import blob_key
-from sparkstorm.errors import AlreadyAliveError, InvalidTopologyError
-from sparkstorm.model.requests import OutcomeState, Request, RequestKind
-from sparkstorm.model.status import TopologyStatus
+from sparkstorm.common.errors import AlreadyAliveError, InvalidTopologyError
+from sparkstorm.common.model.requests import OutcomeState, Request, RequestKind
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.blobs.store import blob_key
 from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
 
 NEW = b"new code"

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobKind
-from sparkstorm.errors import IllegalTransitionError, InvalidConfigError, NimbusUnavailableError
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.upgrade import UpgradeStage
-from sparkstorm.scheduling.upgrade.gray_upgrade import classify
+from sparkstorm.common.errors import (
+    IllegalTransitionError,
+    InvalidConfigError,
+    NimbusUnavailableError,
+)
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.upgrade import UpgradeStage
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.store import BlobKind
+from sparkstorm.extensions.upgrade.gray_upgrade import classify
 from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
 
 

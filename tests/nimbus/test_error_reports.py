@@ -2,7 +2,7 @@
 run again.
 """
 
-from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
 from tests.nimbus.nimbus_bench import START_MS, Bench
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.upgrade import UpgradeOptions
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.upgrade import UpgradeOptions
 from tests.nimbus.crash_points import each_point
 from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import CODE, wordcount

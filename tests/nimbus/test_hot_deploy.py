@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from sparkstorm.client.cluster import ClusterClient
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.config import default_conf
-from sparkstorm.errors import (
+from sparkstorm.common.config import default_conf
+from sparkstorm.common.errors import (
     AlreadyAliveError,
     FailedAssignTopologyError,
     IllegalTransitionError,
     NotAliveError,
     StoreUnavailableError,
 )
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_spec import StoreMark
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.worker_spec import StoreMark
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.crash_points import CrashPoint
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
 

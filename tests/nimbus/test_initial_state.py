@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sparkstorm.client.submission import Seed
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import FencedError, InvalidConfigError
-from sparkstorm.transport.base import Commit
-from sparkstorm.transport.local import LocalStore, LocalTransport
-from sparkstorm.transport.local_reader import LocalSeeding
+from sparkstorm.common.errors import FencedError, InvalidConfigError
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.data_plane.transport.base import Commit
+from sparkstorm.data_plane.transport.local import LocalStore, LocalTransport
+from sparkstorm.data_plane.transport.local_reader import LocalSeeding
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
 
 FROM = {"topology.workers": 2, "topology.from.checkpoint": "some/folder"}

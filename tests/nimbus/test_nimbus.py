@@ -6,20 +6,20 @@ from collections import Counter
 
 import pytest
 
-from sparkstorm.blobs.store import BlobKind
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError
-from sparkstorm.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
-from sparkstorm.model.requests import OutcomeState, RequestKind
-from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
-from sparkstorm.nimbus.hooks import NimbusHooks, NothingToRetire
-from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import FailedAssignTopologyError, IllegalTransitionError
+from sparkstorm.common.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.requests import OutcomeState, RequestKind
+from sparkstorm.common.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.topology import Component, Grouping, Stream, Subscription, Topology
+from sparkstorm.control_plane.blobs.store import BlobKind
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.hooks import NimbusHooks, NothingToRetire
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import KEY, Bench, FakeSupervisor, wordcount
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.config import default_conf
-from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.per_topology import chosen_scheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.config import default_conf
+from sparkstorm.common.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.control_plane.nimbus.guarded_scheduler import GuardedScheduler
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import Bench, wordcount
 
 HERE = "tests.nimbus.test_nimbus_choice"

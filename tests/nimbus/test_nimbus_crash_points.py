@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from sparkstorm.blobs.store import BlobKind
-from sparkstorm.errors import FailedAssignTopologyError, InvalidTopologyError, StoreUnavailableError
-from sparkstorm.model.assignment import AssignmentKind
-from sparkstorm.model.requests import LogLevel
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.errors import (
+    FailedAssignTopologyError,
+    InvalidTopologyError,
+    StoreUnavailableError,
+)
+from sparkstorm.common.model.assignment import AssignmentKind
+from sparkstorm.common.model.requests import LogLevel
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.control_plane.blobs.store import BlobKind
 from tests.nimbus.crash_points import each_point
 from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import CODE, wordcount

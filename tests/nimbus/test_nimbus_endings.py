@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.cluster import paths
-from sparkstorm.errors import FailedAssignTopologyError, StoreUnavailableError
-from sparkstorm.model.assignment import Assignment, WorkerBeat
-from sparkstorm.model.requests import Outcome, OutcomeState, Request
-from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
-from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.lifecycle import ActionRequest, transition
-from sparkstorm.scheduling.per_topology import chosen_scheduler
-from sparkstorm.scheduling.reconcile import with_new_version
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import FailedAssignTopologyError, StoreUnavailableError
+from sparkstorm.common.model.assignment import Assignment, WorkerBeat
+from sparkstorm.common.model.requests import Outcome, OutcomeState, Request
+from sparkstorm.common.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.nimbus.guarded_scheduler import GuardedScheduler
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.lifecycle import ActionRequest, transition
+from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
+from sparkstorm.control_plane.scheduling.reconcile import with_new_version
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import Bench, wordcount
 
 DELAY_SECS = 300  # nimbus.topology.blobstore.deletion.delay.ms

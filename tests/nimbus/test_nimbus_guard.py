@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.nimbus.guarded_scheduler import GuardedScheduler
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.control_plane.nimbus.guarded_scheduler import GuardedScheduler
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import Bench
 
 

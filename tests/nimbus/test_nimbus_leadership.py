@@ -2,11 +2,11 @@
 
 import pytest
 
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.nimbus_state import NimbusInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.nimbus.leader_election import LeaderStore, own_name
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.leader_election import LeaderStore, own_name
 
 WRITES = {
     "put": lambda store: store.put("/a", b"x"),

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.cluster import paths
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
-from sparkstorm.model.records import encode_record
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.records import encode_record
+from sparkstorm.control_plane.cluster import paths
 from tests.nimbus.nimbus_bench import Bench
 
 

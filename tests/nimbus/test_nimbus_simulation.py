@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from tests.nimbus.nimbus_bench import Bench, wordcount
 
 SEEDS = range(25)

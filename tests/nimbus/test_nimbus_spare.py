@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.nimbus_state import DriverInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.names import driver_of_node, node_of_driver
-from sparkstorm.model.requests import LogLevel
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.nimbus.leader_election import LeaderStore
-from sparkstorm.nimbus.nimbus import Nimbus
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.names import driver_of_node, node_of_driver
+from sparkstorm.common.model.requests import LogLevel
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.leader_election import LeaderStore
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
 from tests.nimbus.crash_points import MOST_WRITES, CrashPoint
 from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import KEY, FakeSupervisor, wordcount

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.blobs.redis import RedisBytesStore
-from sparkstorm.blobs.store import BlobStore
 from sparkstorm.client.service import NimbusService
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.config import default_conf
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.assignment import SupervisorInfo
-from sparkstorm.model.requests import OutcomeState
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.nimbus.nimbus import Nimbus
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.transport.connection import Link
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import default_conf
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.assignment import SupervisorInfo
+from sparkstorm.common.model.requests import OutcomeState
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.control_plane.blobs.redis import RedisBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.control_plane.nimbus.nimbus import Nimbus
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.data_plane.transport.connection import Link
 from tests.nimbus.nimbus_bench import CODE, KEY, wordcount
 
 pytestmark = pytest.mark.system

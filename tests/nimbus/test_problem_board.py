@@ -4,9 +4,9 @@ are written.
 
 from __future__ import annotations
 
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.nimbus.error_reports import ProblemBoard
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.error_reports import ProblemBoard
 from tests.nimbus.nimbus_bench import KEY
 
 

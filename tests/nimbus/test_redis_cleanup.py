@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.nimbus.redis_cleanup import RedisRetirement
-from sparkstorm.transport.base import TOMBSTONE_MS
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.progress import INHERITED, EdgeCounts, Progress, TaskCounts, merge
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.control_plane.nimbus.redis_cleanup import RedisRetirement
+from sparkstorm.data_plane.transport.base import TOMBSTONE_MS
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.progress import (
+    INHERITED,
+    EdgeCounts,
+    Progress,
+    TaskCounts,
+    merge,
+)
 
 pytestmark = pytest.mark.system
 

@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import Hint
-from sparkstorm.cluster.envelope import seal
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     AlreadyAliveError,
     FailedAssignTopologyError,
     IllegalTransitionError,
@@ -28,14 +23,19 @@ from sparkstorm.errors import (
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.records import encode_record
-from sparkstorm.model.requests import LogLevel, Outcome, OutcomeState, Request, RequestKind
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.upgrade import UpgradeOptions
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.records import encode_record
+from sparkstorm.common.model.requests import LogLevel, Outcome, OutcomeState, Request, RequestKind
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.upgrade import UpgradeOptions
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.base import Hint
+from sparkstorm.control_plane.cluster.envelope import seal
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.crashing_bench import Keeper
 from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
 
@@ -470,7 +470,9 @@ def test_a_fault_of_nimbus_itself_refuses_one_request_and_stops_no_duty(
 ) -> None:
     bench = Bench()
     bench.submit()
-    monkeypatch.setattr("sparkstorm.nimbus.request_verbs.transition", lambda *_: 1 // 0)
+    monkeypatch.setattr(
+        "sparkstorm.control_plane.nimbus.request_verbs.transition", lambda *_: 1 // 0
+    )
     with pytest.raises(
         SparkStormError, match="Nimbus failed at DEACTIVATE 'wc': ZeroDivisionError"
     ):

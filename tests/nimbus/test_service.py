@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobKind
 from sparkstorm.client.submission import SubmitOptions, prepare
-from sparkstorm.cluster.local import LocalStateStore
-from sparkstorm.config import default_conf
-from sparkstorm.errors import (
+from sparkstorm.common.config import default_conf
+from sparkstorm.common.errors import (
     AlreadyAliveError,
     FailedAssignTopologyError,
     IllegalTransitionError,
@@ -21,21 +18,24 @@ from sparkstorm.errors import (
     NotAliveError,
     SparkStormError,
 )
-from sparkstorm.model.assignment import WorkerCode
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.task_beats import TaskBeats
-from sparkstorm.model.topology import Component, Grouping, Stream, Subscription, Topology
-from sparkstorm.nimbus.hooks import NothingToRetire
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import WorkerCode
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.task_beats import TaskBeats
+from sparkstorm.common.model.topology import Component, Grouping, Stream, Subscription, Topology
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.store import BlobKind
+from sparkstorm.control_plane.cluster.local import LocalStateStore
+from sparkstorm.control_plane.nimbus.hooks import NothingToRetire
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
 
 
 def test_a_submission_and_its_assignment_are_logged_without_secrets(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level("INFO", "sparkstorm.nimbus")
+    caplog.set_level("INFO", "sparkstorm.control_plane.nimbus")
     bench = Bench(nodes=2)
     own: dict[str, Any] = {
         "topology__environment": {"TOKEN": "secret"},

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.records import Topologies, TopologyView
-from sparkstorm.scheduling.resource.resources import Shape
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies, TopologyView
+from sparkstorm.control_plane.scheduling.resource.resources import Shape
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import Bench
 
 ANY: Any = RebalanceOptions  # for options of wrong types

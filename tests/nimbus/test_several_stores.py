@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.assignment import SupervisorInfo
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.assignment import SupervisorInfo
 from tests.nimbus.nimbus_bench import Bench
 from tests.nimbus.test_hot_deploy import Keeper
 

@@ -4,8 +4,8 @@ use.
 
 import pytest
 
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.status import RebalanceOptions
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.notebook.live import Inspector
 from tests.nimbus.nimbus_bench import Bench
 

@@ -5,9 +5,9 @@ executor; names do no harm.
 from dataclasses import replace
 from xml.etree import ElementTree
 
+from sparkstorm.extensions.laboratory import Scene, generate
 from sparkstorm.notebook.scene_map import difference_map, scene_map
 from sparkstorm.notebook.svg import Svg
-from sparkstorm.scheduling.laboratory import Scene, generate
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -4,11 +4,11 @@ and that names do no harm.
 
 from xml.etree import ElementTree
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.records import ComponentView, SupervisorView, TopologyView
+from sparkstorm.extensions.laboratory import Scene, generate
 from sparkstorm.notebook.slot_map import slot_map
 from sparkstorm.notebook.svg import Svg
-from sparkstorm.scheduling.laboratory import Scene, generate
-from sparkstorm.scheduling.records import ComponentView, SupervisorView, TopologyView
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -23,7 +23,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.components import Conf
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 
 FIELDS = ("key", "value", "ts")
 

@@ -26,9 +26,9 @@ from sparkstorm.api.builder import Declarer
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Conf
 from sparkstorm.api.windows import Duration, Window, WindowedBolt
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source as Sender
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source as Sender
 from tests.replay.bolts import FIELDS, Source, WindowSums, with_shape
 
 Rows = dict[str, list[tuple[Any, ...]]]

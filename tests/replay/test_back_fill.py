@@ -25,16 +25,16 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.windows import Count as CountOf
 from sparkstorm.api.windows import Duration, FoldingBolt, Window, WindowedBolt
-from sparkstorm.checkpoint.files import CheckpointWriter, read_checkpoint
-from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     CheckpointError,
     InvalidConfigError,
     InvalidTopologyError,
     ReplayFailedError,
     StoreInconsistentError,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.connectors import FileLines, find_files
+from sparkstorm.data_plane.checkpoint.files import CheckpointWriter, read_checkpoint
 from sparkstorm.replay import back_fill_locally
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.sim_transport import CommitFault

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.errors import CheckpointError, ReplayFailedError
+from sparkstorm.common.errors import CheckpointError, ReplayFailedError
+from sparkstorm.data_plane.checkpoint.files import read_checkpoint
 from sparkstorm.replay import back_fill, back_fill_locally
 from sparkstorm.testing import LocalCluster
 from tests.replay.test_back_fill import (

@@ -20,12 +20,12 @@ import pytest
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple, fields
 from sparkstorm.cli import main
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, RecordingError
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.topology import Topology
-from sparkstorm.recording.capsule_files import ENDING, write_capsule
-from sparkstorm.recording.capsule_tests import text_of_test
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, RecordingError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
+from sparkstorm.extensions.recording.capsule_tests import text_of_test
 from sparkstorm.replay import open_capsule
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.worker.building import chain

@@ -33,14 +33,14 @@ from sparkstorm.api import (
     Tuple,
     WindowedBolt,
 )
-from sparkstorm.errors import RecordingError
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.topology import WINDOW_STREAM
-from sparkstorm.recording.capsule_files import ENDING, write_capsule
-from sparkstorm.recording.capsule_tests import text_of_test
+from sparkstorm.common.errors import RecordingError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.topology import WINDOW_STREAM
+from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
+from sparkstorm.extensions.recording.capsule_tests import text_of_test
+from sparkstorm.extensions.recording.stepping.stepper import Stepper
 from sparkstorm.replay import open_capsule
-from sparkstorm.replay.stepping.stepper import Stepper
 from sparkstorm.testing import FeederSpout, LocalCluster
 
 BOLTS = (BasicBolt, Bolt, WindowedBolt, TimedBolt, TransactionalSink)

@@ -11,9 +11,9 @@ import pytest
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Effects
 from sparkstorm.api.value_columns import value_type
-from sparkstorm.config import merge
-from sparkstorm.errors import CodecError
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.results.value_cells import value_cells

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.replay.tasks import column_state
 from sparkstorm.replay.tasks.column_state import ColumnState
 

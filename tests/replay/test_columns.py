@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from sparkstorm.api import Stateful, TopologyBuilder, TopologyContext
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Conf
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.executor.column_runner import BatchEmitter
-from sparkstorm.executor.emitter import Emitter, Route
-from sparkstorm.executor.pieces import unfold
-from sparkstorm.grouping.routes import Target
-from sparkstorm.model.topology import Grouping, KeyRanges, Topology
-from sparkstorm.model.tuples import Source as Sender
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.grouping.routes import Target
+from sparkstorm.common.model.topology import Grouping, KeyRanges, Topology
+from sparkstorm.common.model.tuples import Source as Sender
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.column_runner import BatchEmitter
+from sparkstorm.data_plane.executor.emitter import Emitter, Route
+from sparkstorm.data_plane.executor.pieces import unfold
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
 from sparkstorm.replay.tasks.batches import OutEdge
 from sparkstorm.replay.tasks.chunks import ChunkWriter, unpack_rows

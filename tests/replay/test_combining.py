@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from sparkstorm.api import CombiningBolt, TopologyBuilder, Tuple
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source as Sender
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source as Sender
 from sparkstorm.replay import replay, replay_locally
 from sparkstorm.replay.tasks import combiner
 from sparkstorm.testing import complete_topology

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import Effects
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import LocalResults, read_value, replay, replay_locally
 from sparkstorm.testing import complete_topology
 from tests.replay.random_topologies import Partial, Rows, random_topology

@@ -26,13 +26,13 @@ from sparkstorm.api import (
 from sparkstorm.api import bolt as as_bolt
 from sparkstorm.api.windows import Count as Number
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window, WindowedBolt
-from sparkstorm.model.topology import Grouping, Topology
+from sparkstorm.common.model.topology import Grouping, Topology
+from sparkstorm.common.windowing.settings import IDLE_MS
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.replay.bolt_code import only_adds
 from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.streams import stream
 from sparkstorm.testing import complete_topology
-from sparkstorm.windowing.settings import IDLE_MS
 from tests.replay.bolts import Count, Source, Timed
 from tests.replay.random_topologies import ByKey
 

@@ -23,11 +23,11 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.replay.file import ReplayFile
-from sparkstorm.app.replay.run import ReplayRun
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.driver.job_file import JobFile
+from sparkstorm.driver.replay.file import ReplayFile
+from sparkstorm.driver.replay.run import ReplayRun
 from sparkstorm.replay import replay, replay_locally
 from sparkstorm.replay.failures import told_shortly
 from sparkstorm.testing import complete_topology
@@ -328,7 +328,7 @@ def test_windows_that_keep_nothing_leave_no_folder_of_states(
     )
     builder.set_bolt("windows", bolt).fields_grouping("source", "key")
     spark.createDataFrame([("a", 1, 1)], ["key", "ts", "value"]).write.parquet(str(tmp_path / "in"))
-    monkeypatch.setattr("sparkstorm.app.replay.run._session", lambda *_: spark)
+    monkeypatch.setattr("sparkstorm.driver.replay.run._session", lambda *_: spark)
     run = ReplayRun(JOB, builder.build(), (), ReplayFile(inputs={"source": str(tmp_path / "in")}))
     assert run.write(tmp_path / "out", "json") == 0
     assert [path.name for path in (tmp_path / "out").glob("[!.]*")] == ["windows"]

@@ -7,10 +7,10 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.metric_values import MetricKind, MetricValue
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue
+from sparkstorm.common.windowing.watermarks import SourceClock
 from sparkstorm.replay.evidence import Evidence, RowTimes
-from sparkstorm.windowing.watermarks import SourceClock
 
 OUTPUT = ("source", "default", "bolt")
 PARTITIONS = st.lists(st.lists(st.integers(0, 60), max_size=8), min_size=1, max_size=5)

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.app.replay.job import main
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import find_files
-from sparkstorm.model.topology import Topology
+from sparkstorm.driver.replay.job import main
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.testing import complete_topology
 

@@ -12,8 +12,8 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.components import Effects
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import LocalResults, replay_locally
 from tests.replay.bolts import Count, Source
 from tests.replay.random_topologies import Rows, random_topology

@@ -20,7 +20,7 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.components import Conf
-from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.common.errors import InvalidTopologyError, ReplayFailedError
 from sparkstorm.replay import replay, replay_locally
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Picky, Source, Split, one_bolt

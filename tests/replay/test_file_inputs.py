@@ -21,11 +21,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.app.replay.file_inputs import FileInput, FilesInput, _batch, _read, types_of
+from sparkstorm.common.errors import InvalidConfigError, ReplayFailedError, WorkerFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.tagged import read_value
 from sparkstorm.connectors import FileLines, Files
-from sparkstorm.errors import InvalidConfigError, ReplayFailedError, WorkerFailedError
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.tagged import read_value
+from sparkstorm.driver.replay.file_inputs import FileInput, FilesInput, _batch, _read, types_of
 from sparkstorm.replay import ReplayOptions, replay
 from sparkstorm.replay.failures import SPARK_ERRORS
 from sparkstorm.replay.job import RunSettings, make_job

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.app.replay.file_inputs import FileInput, FilesInput
 from sparkstorm.connectors import Files
+from sparkstorm.driver.replay.file_inputs import FileInput, FilesInput
 from sparkstorm.replay import ReplayOptions, replay, replay_locally
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.testing import complete_topology

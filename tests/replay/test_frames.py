@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, replay
 from tests.replay.bolts import LINES, WORDS, Count, Source, Timed, word_count
 

@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.app.replay.job import main
-from sparkstorm.checkpoint.files import read_checkpoint
-from sparkstorm.errors import CheckpointError, InvalidTopologyError
-from sparkstorm.model.topology import Grouping, Topology
+from sparkstorm.common.errors import CheckpointError, InvalidTopologyError
+from sparkstorm.common.model.topology import Grouping, Topology
+from sparkstorm.data_plane.checkpoint.files import read_checkpoint
+from sparkstorm.driver.replay.job import main
 from sparkstorm.replay import back_fill, checkpoint_states, replay, replay_locally
 from sparkstorm.replay.back_fill import back_fill_locally
 from sparkstorm.testing import CaptureBolt, LocalCluster

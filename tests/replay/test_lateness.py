@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.app.replay.job import main
-from sparkstorm.hosting.spark_versions import HAS_UNION_BY_PLACE, executed_plan
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.spark_versions import HAS_UNION_BY_PLACE, executed_plan
+from sparkstorm.driver.replay.job import main
 from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
 from sparkstorm.replay.history_order import in_file_order
 from sparkstorm.testing import complete_topology

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkstorm.errors import ReplayFailedError
+from sparkstorm.common.errors import ReplayFailedError
 from sparkstorm.replay import replay_locally
 from tests.replay.bolts import LINES, WORDS, many_streams, word_count
 

@@ -22,9 +22,9 @@ from sparkstorm.api import (
     Tuple,
     WindowedBolt,
 )
-from sparkstorm.config import check, merge
-from sparkstorm.executor import emitter as output
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.config import check, merge
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor import emitter as output
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.job import Job, RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.replay import EventTime, ReplayOptions, replay_locally
 from sparkstorm.replay.options import OptionArguments, options_of
 from tests.replay.bolts import LINES, word_count

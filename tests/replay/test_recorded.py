@@ -16,14 +16,21 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.cli import main as cli
-from sparkstorm.errors import InvalidTopologyError, RecordingError, WorkerFailedError
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.recording.recorder import Batch, Desk, Recorder, ThreadedDesk
-from sparkstorm.recording.segments import Beginning, Call, Header, Limits, SegmentFile, read_part
-from sparkstorm.replay.stepping.recorded import Slice, recorded
+from sparkstorm.common.errors import InvalidTopologyError, RecordingError, WorkerFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.extensions.recording.recorder import Batch, Desk, Recorder, ThreadedDesk
+from sparkstorm.extensions.recording.segments import (
+    Beginning,
+    Call,
+    Header,
+    Limits,
+    SegmentFile,
+    read_part,
+)
+from sparkstorm.extensions.recording.stepping.recorded import Slice, recorded
 from sparkstorm.testing import FeederSpout, LocalCluster
 
 HEADER = Header("wc-1-1", "sum", 3, 0, 7, 0, is_stateful=True)
@@ -339,7 +346,7 @@ def test_headers_of_others_are_named(tmp_path: Path, change: Mapping[str, Any], 
     import pyarrow as pa
     from pyarrow import parquet
 
-    from sparkstorm.recording.segments import _META, _schema
+    from sparkstorm.extensions.recording.segments import _META, _schema
 
     header = {**asdict(HEADER), **change}
     table = pa.Table.from_pylist([], _schema().with_metadata({_META: json.dumps(header).encode()}))

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.app.replay.compare import compare, text_of
-from sparkstorm.app.replay.run import save
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.driver.replay.compare import compare, text_of
+from sparkstorm.driver.replay.run import save
 
 ROWS = [("a", 1, [1, None]), ("a", 1, [1, None]), ("b", 2, None)]
 SCHEMA = "key string, value bigint, parts array<int>"

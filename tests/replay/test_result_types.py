@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.value_columns import plain_values
-from sparkstorm.errors import CodecError, InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.topology import Grouping
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.tagged import MARK, read_value
+from sparkstorm.common.errors import CodecError, InvalidTopologyError, ReplayFailedError
+from sparkstorm.common.model.topology import Grouping
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.tagged import MARK, read_value
 from sparkstorm.replay.arrow_map import batches_of, chunks_in
 from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.results import types

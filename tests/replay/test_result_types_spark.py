@@ -26,10 +26,10 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.app.replay import run as replay_run
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.tagged import MARK
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.tagged import MARK
+from sparkstorm.driver.replay import run as replay_run
 from sparkstorm.replay import read_value, replay
 from sparkstorm.replay.results.files import check_columns, writable
 from tests.model.test_codec import same

@@ -12,7 +12,7 @@ import pytest
 
 from sparkstorm.api import BasicOutputCollector, CombiningBolt, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.windows import Duration, FoldingBolt, Window
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Source

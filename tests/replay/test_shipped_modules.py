@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay
 from sparkstorm.replay.job import pack_with_modules
 from tests.replay.bolts import Source

@@ -41,7 +41,7 @@ import sys
 from pyspark.sql import SparkSession
 from sparkstorm.api import TopologyBuilder, bolt
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.errors import InvalidTopologyError
+from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.replay import back_fill, replay
 
 @bolt("word")

@@ -36,12 +36,12 @@ from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.windows import Duration, Window, WindowedBolt
-from sparkstorm.config import merge
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.hosting import spark_versions
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source as Sender
+from sparkstorm.common import spark_versions
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source as Sender
 from sparkstorm.replay import replay
 from sparkstorm.replay.job import OpenEnd, RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan

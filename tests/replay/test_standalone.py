@@ -29,10 +29,10 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.components import Conf
 from sparkstorm.api.windows import Window
-from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.replay.job_results import write_result
-from sparkstorm.app.results import Result
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.driver.job_file import JobFile
+from sparkstorm.driver.replay.job_results import write_result
+from sparkstorm.driver.results import Result
 from sparkstorm.replay import EventTime, Replay, replay
 from sparkstorm.testing.chaos.standalone import StandalonePair
 from tests.replay.bolts import Source, WindowSums

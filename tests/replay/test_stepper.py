@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, Duration, TopologyBuilder, Window, WindowedBolt
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import WATERMARK_STREAM, WINDOW_STREAM, Topology
-from sparkstorm.replay.stepping.stepper import Stepper
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import WATERMARK_STREAM, WINDOW_STREAM, Topology
+from sparkstorm.extensions.recording.stepping.stepper import Stepper
 from tests.replay.bolts import Picky, Source, many_streams, word_count
 
 

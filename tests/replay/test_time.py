@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, Bolt, TopologyBuilder
-from sparkstorm.errors import InvalidTopologyError, ReplayFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError, ReplayFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, LocalResults, replay_locally
 from tests.replay.bolts import Source, Split, Timed, TimedByHand
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Effects
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, LocalResults, replay_locally
 from sparkstorm.replay.plan import components_in_order
 from sparkstorm.testing import CaptureBolt, LocalCluster

@@ -30,16 +30,16 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.columns import batch_of, rows_of
 from sparkstorm.api.value_columns import declared_array, exact_array, plain_values
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.tagged import from_json, read_value
+from sparkstorm.common.model.values.value_types import register
 from sparkstorm.connectors import FileSink
-from sparkstorm.errors import CodecError
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.tagged import from_json, read_value
-from sparkstorm.model.values.value_types import register
-from sparkstorm.recording.capsule_files import read_capsule, write_capsule
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.extensions.recording.capsule_files import read_capsule, write_capsule
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.results.types import problem_with, result_type, state_values, typed_array
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster

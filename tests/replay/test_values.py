@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.column_types import parse_type
-from sparkstorm.model.values.tagged import tag_text
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.column_types import parse_type
+from sparkstorm.common.model.values.tagged import tag_text
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.results.types import TAGGED, arrow_type, seen_type, state_values, typed_array
 from sparkstorm.testing import FeederSpout, LocalCluster

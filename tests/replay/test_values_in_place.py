@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Source

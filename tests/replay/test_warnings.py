@@ -29,9 +29,9 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.components import Conf
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source as Sender
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source as Sender
 from sparkstorm.replay import LocalResults, replay_locally
 from sparkstorm.replay.plan import components_in_order
 from sparkstorm.replay.tasks.attributes import Attributes

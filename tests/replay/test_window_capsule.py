@@ -28,13 +28,13 @@ from sparkstorm.api import (
     joins,
 )
 from sparkstorm.cli import main
-from sparkstorm.errors import RecordingError
-from sparkstorm.executor import window_records
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.topology import Topology
-from sparkstorm.recording.capsule_files import ENDING, write_capsule
+from sparkstorm.common.errors import RecordingError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.data_plane.executor import window_records
+from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
+from sparkstorm.extensions.recording.stepping.stepper import Step
 from sparkstorm.replay import open_capsule
-from sparkstorm.replay.stepping.stepper import Step
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.replay.test_capsule import run_pytest
 

@@ -21,9 +21,9 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.windows import Count, Duration, Window, WindowedBolt
-from sparkstorm.config import merge
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, LocalResults, read_value, replay, replay_locally
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan

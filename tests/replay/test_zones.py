@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.app.replay import job_results
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.driver.replay import job_results
 from sparkstorm.replay import replay
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Source

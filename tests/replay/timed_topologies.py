@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Timer, TopologyBuilder, Tuple
 from sparkstorm.api.windows import Count, Duration, TimedBolt, Window, WindowedBolt
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from tests.replay.bolts import FIELDS, Pass, Source, WindowSums, with_shape
 
 

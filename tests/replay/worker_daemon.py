@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 
-from sparkstorm.app import spark_daemon
+from sparkstorm.driver import spark_daemon
 
 gc.disable()  # as the daemon of slots, which begins with its collector off and ends with it on
 

@@ -3,9 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.records import ComponentView, InputView, SupervisorView, TopologyView
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.records import (
+    ComponentView,
+    InputView,
+    SupervisorView,
+    TopologyView,
+)
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 Rows = Mapping[tuple[int, int], str]
 

@@ -9,24 +9,24 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import (
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
     TopologyBase,
     WorkerSlot,
 )
-from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.tasks import cell_by_task
-from sparkstorm.scheduling.catalogue import BUILT_IN, JSTORM, scheduler_by_name
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.per_topology import chosen_scheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.round import plan_round
-from sparkstorm.scheduling.snapshot import KnownTopology, Placed, Snapshot
-from sparkstorm.scheduling.view import ClusterView, Scheduler
+from sparkstorm.common.model.outline import ComponentOutline, InputOutline, TopologyOutline
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.tasks import cell_by_task
+from sparkstorm.control_plane.scheduling.catalogue import BUILT_IN, JSTORM, scheduler_by_name
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.round import plan_round
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Placed, Snapshot
+from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 
 TASKS = {"__acker": 2, "count": 6, "spout": 2, "split": 3}
 COMPONENT_BY_TASK = dict(

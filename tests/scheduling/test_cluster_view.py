@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.names import machine_of_node
-from sparkstorm.scheduling.default import DefaultScheduler, integer_divided
-from sparkstorm.scheduling.free_slots import FreeSlots
-from sparkstorm.scheduling.per_topology import chosen_scheduler
-from sparkstorm.scheduling.records import Conf, Topologies
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.names import machine_of_node
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler, integer_divided
+from sparkstorm.control_plane.scheduling.free_slots import FreeSlots
+from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
+from sparkstorm.control_plane.scheduling.records import Conf, Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.scheduling.clusters import (
     cluster,
     executors,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.scheduling.default import DefaultScheduler, bad_slots
-from sparkstorm.scheduling.even import EvenScheduler, reassignment
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler, bad_slots
+from sparkstorm.control_plane.scheduling.even import EvenScheduler, reassignment
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.scheduling.clusters import (
     cluster,
     executors,

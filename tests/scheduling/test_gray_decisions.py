@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     AssignmentKind,
     ExecutorId,
@@ -17,9 +17,9 @@ from sparkstorm.model.assignment import (
     WorkerCode,
     WorkerSlot,
 )
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.topology import MASTER
-from sparkstorm.model.upgrade import (
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.topology import MASTER
+from sparkstorm.common.model.upgrade import (
     GrayUpgrade,
     RollbackBounds,
     ShadowBar,
@@ -28,8 +28,8 @@ from sparkstorm.model.upgrade import (
     UpgradeState,
     code_text,
 )
-from sparkstorm.scheduling.reconcile import Wanted, next_assignment, with_codes
-from sparkstorm.scheduling.upgrade.gray_upgrade import (
+from sparkstorm.control_plane.scheduling.reconcile import Wanted, next_assignment, with_codes
+from sparkstorm.extensions.upgrade.gray_upgrade import (
     UpgradeStep,
     advance,
     classify,
@@ -40,8 +40,8 @@ from sparkstorm.scheduling.upgrade.gray_upgrade import (
     taken_back,
     upgradable,
 )
-from sparkstorm.scheduling.upgrade.judgement import Sightings, judge
-from sparkstorm.scheduling.upgrade.live_shadow import judge_shadow, shadow_figures, shadowed_task
+from sparkstorm.extensions.upgrade.judgement import Sightings, judge
+from sparkstorm.extensions.upgrade.live_shadow import judge_shadow, shadow_figures, shadowed_task
 
 OLD, NEW = WorkerCode("old", "conf"), WorkerCode("new", "conf2")
 A, B, C, D = SLOTS = [

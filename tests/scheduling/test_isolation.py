@@ -2,10 +2,13 @@
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.isolation import IsolationScheduler, worker_specs
-from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler, PoolSizes
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.control_plane.scheduling.isolation import IsolationScheduler, worker_specs
+from sparkstorm.control_plane.scheduling.multitenant.scheduler import (
+    MultitenantScheduler,
+    PoolSizes,
+)
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.scheduling.clusters import (
     cluster,
     component,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
-from sparkstorm.scheduling.jstorm.adapter import context_of
-from sparkstorm.scheduling.jstorm.records import (
+from sparkstorm.common.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.control_plane.scheduling.jstorm.adapter import context_of
+from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
     JStormComponent,
@@ -18,11 +18,15 @@ from sparkstorm.scheduling.jstorm.records import (
     WorkerPlan,
     give_task_ids,
 )
-from sparkstorm.scheduling.jstorm.scheduler import assign_tasks, has_single_master, num_workers
-from sparkstorm.scheduling.jstorm.slots import Slot
-from sparkstorm.scheduling.jstorm.tasks import TaskScheduler
-from sparkstorm.scheduling.jstorm.workers import Ports, place
-from sparkstorm.scheduling.records import InputView
+from sparkstorm.control_plane.scheduling.jstorm.scheduler import (
+    assign_tasks,
+    has_single_master,
+    num_workers,
+)
+from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler
+from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, place
+from sparkstorm.control_plane.scheduling.records import InputView
 from tests.scheduling.clusters import cluster, singles, supervisor, topology
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.catalogue import BUILT_IN, scheduler_by_name
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.even import EvenScheduler
-from sparkstorm.scheduling.form.solve import answer_to
-from sparkstorm.scheduling.laboratory import Scene, compare, generate, moved
-from sparkstorm.scheduling.records import Topologies, TopologyView
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.control_plane.scheduling.catalogue import BUILT_IN, scheduler_by_name
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.even import EvenScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies, TopologyView
+from sparkstorm.control_plane.scheduling.view import ClusterView
+from sparkstorm.extensions.laboratory import Scene, compare, generate, moved
+from sparkstorm.extensions.laboratory.form.solve import answer_to
 from tests.scheduling.clusters import executors, singles, slot, supervisor, topology
 
 
@@ -102,7 +102,7 @@ def test_every_scheduler_is_found_by_its_word(name: str) -> None:
 
 def test_a_users_scheduler_is_plugged_in_from_the_allow_list() -> None:
     """S4.5."""
-    path = "sparkstorm.scheduling.even.EvenScheduler"
+    path = "sparkstorm.control_plane.scheduling.even.EvenScheduler"
     with pytest.raises(
         InvalidConfigError, match=r"neither one of .* nor listed in storm\.scheduler\.allowed"
     ):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.laboratory import Scene, compare, generate
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.extensions.laboratory import Scene, compare, generate
 
 PAGE = Path(__file__).parents[2] / "docs" / "laboratory.md"
 

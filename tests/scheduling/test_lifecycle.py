@@ -4,10 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.errors import IllegalTransitionError
-from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.lifecycle import ActionRequest, Effect, due_request, transition
+from sparkstorm.common.errors import IllegalTransitionError
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
+from sparkstorm.control_plane.scheduling.lifecycle import (
+    ActionRequest,
+    Effect,
+    due_request,
+    transition,
+)
 
 S, A = TopologyStatus, Action
 OPTIONS = RebalanceOptions(5, {"split": 3})

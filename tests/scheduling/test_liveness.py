@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
-from sparkstorm.scheduling.liveness import (
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.control_plane.scheduling.liveness import (
     LastSeen,
     Timeouts,
     alive_executors,

@@ -6,9 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import Assignment, AssignmentKind, ExecutorId, WorkerSlot, movement
-from sparkstorm.scheduling.reconcile import (
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.model.assignment import (
+    Assignment,
+    AssignmentKind,
+    ExecutorId,
+    WorkerSlot,
+    movement,
+)
+from sparkstorm.control_plane.scheduling.reconcile import (
     Wanted,
     check_answer,
     kept_for_rebalance,

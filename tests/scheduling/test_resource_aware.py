@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.blacklist import BlacklistScheduler
-from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.records import ComponentView, TopologyView
-from sparkstorm.scheduling.resource.executor_order import by_connection_count, by_proximity
-from sparkstorm.scheduling.resource.resources import Shape
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
+from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.records import ComponentView, TopologyView
+from sparkstorm.control_plane.scheduling.resource.executor_order import (
+    by_connection_count,
+    by_proximity,
+)
+from sparkstorm.control_plane.scheduling.resource.resources import Shape
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.scheduling.clusters import (
     cluster,
     component,

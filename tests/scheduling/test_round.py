@@ -4,24 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
     TopologyBase,
     WorkerSlot,
 )
-from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
-from sparkstorm.model.requests import HostMark
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
-from sparkstorm.scheduling.records import Topologies
-from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
-from sparkstorm.scheduling.round import plan_round
-from sparkstorm.scheduling.round_memory import topology_view
-from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.outline import ComponentOutline, InputOutline, TopologyOutline
+from sparkstorm.common.model.requests import HostMark
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.jstorm.adapter import JStormScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.resource.scheduler import ResourceAwareScheduler
+from sparkstorm.control_plane.scheduling.round import plan_round
+from sparkstorm.control_plane.scheduling.round_memory import topology_view
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Snapshot
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 E = [ExecutorId(n, n) for n in range(1, 5)]
 SLOTS = [WorkerSlot(node, port) for node in ("n1", "n2") for port in (1, 2)]

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
     TopologyBase,
     WorkerSlot,
 )
-from sparkstorm.model.outline import ComponentOutline, InputOutline, TopologyOutline
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.even import EvenScheduler
-from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
-from sparkstorm.scheduling.placement import Placement
-from sparkstorm.scheduling.round import plan_round
-from sparkstorm.scheduling.round_memory import RoundMemory
-from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot
+from sparkstorm.common.model.outline import ComponentOutline, InputOutline, TopologyOutline
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.even import EvenScheduler
+from sparkstorm.control_plane.scheduling.jstorm.adapter import JStormScheduler
+from sparkstorm.control_plane.scheduling.placement import Placement
+from sparkstorm.control_plane.scheduling.round import plan_round
+from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Plan, Snapshot
 
 SPOUT, BOLT = (
     ComponentOutline("spout"),

@@ -10,18 +10,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.conformance.problems import GENERATORS
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.form.jstorm_problem import context_from
-from sparkstorm.scheduling.form.storm_problem import Problem, problem_from
-from sparkstorm.scheduling.isolation import worker_specs
-from sparkstorm.scheduling.jstorm.records import AssignType
-from sparkstorm.scheduling.jstorm.scheduler import assign_tasks
-from sparkstorm.scheduling.laboratory import Scene, generate, moved
-from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.priorities import priority_order
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
+from sparkstorm.control_plane.scheduling.isolation import worker_specs
+from sparkstorm.control_plane.scheduling.jstorm.records import AssignType
+from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks
+from sparkstorm.control_plane.scheduling.multitenant.scheduler import MultitenantScheduler
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.priorities import priority_order
+from sparkstorm.control_plane.scheduling.view import ClusterView
+from sparkstorm.extensions.laboratory import Scene, generate, moved
+from sparkstorm.extensions.laboratory.form.jstorm_problem import context_from
+from sparkstorm.extensions.laboratory.form.storm_problem import Problem, problem_from
 
 SEEDS = st.integers(0, 10**9)
 FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))

@@ -10,18 +10,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.conformance.problems import GENERATORS
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.blacklist import BlacklistScheduler
-from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.form.jstorm_problem import context_from
-from sparkstorm.scheduling.form.storm_problem import Problem, problem_from
-from sparkstorm.scheduling.jstorm.records import AssignType
-from sparkstorm.scheduling.jstorm.scheduler import assign_tasks
-from sparkstorm.scheduling.laboratory import generate, moved
-from sparkstorm.scheduling.resource.constraints import Constraints
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
+from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
+from sparkstorm.control_plane.scheduling.jstorm.records import AssignType
+from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks
+from sparkstorm.control_plane.scheduling.resource.constraints import Constraints
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.view import ClusterView
+from sparkstorm.extensions.laboratory import generate, moved
+from sparkstorm.extensions.laboratory.form.jstorm_problem import context_from
+from sparkstorm.extensions.laboratory.form.storm_problem import Problem, problem_from
 
 RESOURCE_AWARE = pytest.param("resource-aware", marks=pytest.mark.slow)
 STORM = ("even", "default", "isolation", "multitenant", RESOURCE_AWARE)

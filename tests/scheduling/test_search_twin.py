@@ -10,17 +10,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.conformance.shapes import SHAPES
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.scheduling.form.storm_problem import problem_from
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.attempt import Attempt
-from sparkstorm.scheduling.resource.constraints import Constraints
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.node_order import NodeMap
-from sparkstorm.scheduling.resource.resources import Vector, minus, plus
-from sparkstorm.scheduling.resource.search import Result, Search
-from sparkstorm.scheduling.resource.strategies import strategy_of
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.resource.attempt import Attempt
+from sparkstorm.control_plane.scheduling.resource.constraints import Constraints
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.node_order import NodeMap
+from sparkstorm.control_plane.scheduling.resource.resources import Vector, minus, plus
+from sparkstorm.control_plane.scheduling.resource.search import Result, Search
+from sparkstorm.control_plane.scheduling.resource.strategies import strategy_of
+from sparkstorm.control_plane.scheduling.view import ClusterView
+from sparkstorm.extensions.laboratory.form.storm_problem import problem_from
 
 SEEDS = st.integers(0, 10**9)
 STATES = 150

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.scheduling.default import DefaultScheduler, bad_slots
-from sparkstorm.scheduling.even import EvenScheduler, reassignment
-from sparkstorm.scheduling.jstorm.records import (
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler, bad_slots
+from sparkstorm.control_plane.scheduling.even import EvenScheduler, reassignment
+from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
     JStormComponent,
     SupervisorPorts,
     give_task_ids,
 )
-from sparkstorm.scheduling.jstorm.scheduler import assign_tasks, num_workers
-from sparkstorm.scheduling.jstorm.selectors import PlacedTasks
-from sparkstorm.scheduling.jstorm.slots import Slot
-from sparkstorm.scheduling.jstorm.tasks import TaskScheduler
-from sparkstorm.scheduling.jstorm.workers import Ports, place
-from sparkstorm.scheduling.records import InputView
+from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks, num_workers
+from sparkstorm.control_plane.scheduling.jstorm.selectors import PlacedTasks
+from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler
+from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, place
+from sparkstorm.control_plane.scheduling.records import InputView
 from tests.scheduling.clusters import (
     cluster,
     executors,

@@ -18,13 +18,13 @@ from sparkstorm.api import (
     shared_off_heap_within_worker,
     shared_on_heap,
 )
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.shared_memory import SHARED_MEMORY_KEY
-from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.form.solve import solve
-from sparkstorm.scheduling.laboratory import Scene
-from sparkstorm.scheduling.records import ComponentView, TopologyView
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.shared_memory import SHARED_MEMORY_KEY
+from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
+from sparkstorm.control_plane.scheduling.records import ComponentView, TopologyView
+from sparkstorm.control_plane.scheduling.view import ClusterView
+from sparkstorm.extensions.laboratory import Scene
+from sparkstorm.extensions.laboratory.form.solve import solve
 from tests.scheduling.clusters import cluster, places, singles, slot, supervisor, topology
 
 

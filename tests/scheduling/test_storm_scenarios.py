@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.scheduling.blacklist import BlacklistScheduler
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
-from sparkstorm.scheduling.records import ComponentView, SupervisorView, TopologyView
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.multitenant.scheduler import MultitenantScheduler
+from sparkstorm.control_plane.scheduling.records import ComponentView, SupervisorView, TopologyView
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.scheduler import ResourceAwareScheduler
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.scheduling.clusters import (
     cluster,
     component,

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.cluster import paths
-from sparkstorm.config import default_conf
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
-from sparkstorm.model.requests import RequestKind
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.nimbus.heartbeat_monitor import StoreWatch
-from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
-from sparkstorm.scheduling.liveness import StoreReach, look_at_stores, vacated
-from sparkstorm.scheduling.snapshot import Snapshot
-from sparkstorm.scheduling.view import Scheduler
-from sparkstorm.settings import NimbusSettings
+from sparkstorm.common.config import default_conf
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.requests import RequestKind
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.settings import NimbusSettings
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.nimbus.heartbeat_monitor import StoreWatch
+from sparkstorm.control_plane.scheduling.jstorm.adapter import JStormScheduler
+from sparkstorm.control_plane.scheduling.liveness import StoreReach, look_at_stores, vacated
+from sparkstorm.control_plane.scheduling.snapshot import Snapshot
+from sparkstorm.control_plane.scheduling.view import Scheduler
 from tests.nimbus.nimbus_bench import Bench
 
 LIMIT_MS = 20_000

@@ -30,8 +30,8 @@ from typing import Any, Protocol
 
 import redis
 
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.keys import Keys
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.keys import Keys
 from tests.sim.over_redis import KEYS, Numbers, OverRedis
 from tests.sim.targets import TARGETS, Target
 from tests.sim.watched_redis import MASTER, PLAIN, Guard, Server, WatchedRedis, until

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparkstorm.api import ReplayableSpout, TopologyBuilder, TransactionalSink
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.worker_spec import RedisAddress
 from sparkstorm.connectors import SqlSink
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.progress import Progress, merge
+from sparkstorm.data_plane.transport.reader import RedisReader
+from sparkstorm.data_plane.transport.redis import RedisTransport
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
-from sparkstorm.transport.progress import Progress, merge
-from sparkstorm.transport.reader import RedisReader
-from sparkstorm.transport.redis import RedisTransport
 from tests.topologies import Count
 from tests.worker.building import Pass
 

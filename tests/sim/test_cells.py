@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.tasks import cell_by_task
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.model.tasks import cell_by_task
 from sparkstorm.testing import FeederSpout, LocalCluster, SimulationError, Subject, simulate
 from sparkstorm.testing.faults import STORE_KINDS
 from sparkstorm.testing.local_topology import LocalTopology
@@ -83,7 +83,7 @@ def test_what_a_durability_covers_loses_and_doubles_nothing(
 
 
 def test_a_durability_that_a_store_cannot_keep_is_refused_where_it_is_asked_for() -> None:
-    from sparkstorm.blobs.topology_code import pack_topology
+    from sparkstorm.data_plane.user_code.topology_code import pack_topology
 
     topology = word_count(FeederSpout(["line"]))
     conf = {"topology.workers": 4, "topology.cells": 2}
@@ -160,7 +160,7 @@ def test_a_store_that_goes_back_alone_loses_and_doubles_nothing_in_silence(loss:
 
 def test_a_cell_that_never_tells_what_it_has_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulation looks at what cells send each other: frames that lie there for ever."""
-    from sparkstorm.transport.local_foreign import LocalForeign
+    from sparkstorm.extensions.cells.local_foreign import LocalForeign
 
     def nothing(self: LocalForeign, after: Any, count: int) -> Any:
         return ()
@@ -203,7 +203,7 @@ def test_a_topology_over_stores_runs_exact_is_rebalanced_and_leaves_nothing(cell
 
 @pytest.mark.parametrize("inherits", [True, False])
 def test_a_hot_deploy_stays_in_its_stores_with_what_was_under_way(inherits: bool) -> None:
-    from sparkstorm.blobs.topology_code import pack_topology
+    from sparkstorm.data_plane.user_code.topology_code import pack_topology
 
     feed = FeederSpout(["line"])
     conf = {"topology.cells": 2, "topology.workers": 4}
@@ -231,7 +231,7 @@ def test_a_hot_deploy_stays_in_its_stores_with_what_was_under_way(inherits: bool
 
 
 def test_reports_add_up_over_the_stores(tmp_path: Path) -> None:
-    from sparkstorm.insight.sampler import Sampler
+    from sparkstorm.extensions.insight.sampler import Sampler
 
     feed = FeederSpout(["line"])
     conf = {"topology.cells": 2, "topology.workers": 2}
@@ -290,7 +290,7 @@ def test_a_submission_that_cannot_be_cut_is_refused_in_a_sentence(
 
 
 def test_what_would_move_tasks_between_cells_is_refused_in_a_sentence() -> None:
-    from sparkstorm.blobs.topology_code import pack_topology
+    from sparkstorm.data_plane.user_code.topology_code import pack_topology
 
     topology = word_count(FeederSpout(["line"]), 2, 2, 4)
     conf = {"topology.cells": 2, "topology.workers": 3}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from sparkstorm.transport.servers.slots import slot_of
+from sparkstorm.data_plane.transport.servers.slots import slot_of
 from tests.sim.fail_over import Strike, Trial, freeze, kill, kill_behind
 from tests.sim.watched_redis import Server, until
 from tests.transport.cluster_redis import ClusterRedis, Node

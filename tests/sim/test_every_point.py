@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sparkstorm.model.worker_messages import ExitCode
+from sparkstorm.common.model.worker_messages import ExitCode
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.invariants import Invariants

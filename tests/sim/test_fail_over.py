@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 import redis
 
-from sparkstorm.config import merge
-from sparkstorm.embedded.certificates import make_certificates
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.stores.addresses import redis_stores
-from sparkstorm.stores.redis_client import check_redis, client_of
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.reader import RedisReader
-from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.transport.servers.opening import AccessRefusedError, open_connection
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.stores.addresses import redis_stores
+from sparkstorm.common.stores.redis_client import check_redis, client_of
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.reader import RedisReader
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.data_plane.transport.servers.opening import AccessRefusedError, open_connection
+from sparkstorm.extensions.embedded.certificates import make_certificates
+from sparkstorm.extensions.embedded.process import free_port
 from tests.sim.fail_over import KINDS, Trial, hand_over, kill, upgrade_to, versions_here
 from tests.sim.targets import sqlite
 from tests.sim.watched_redis import MASTER, Guard, Server, WatchedRedis, until
@@ -249,7 +249,7 @@ def test_an_idle_worker_and_a_client_go_to_the_primary_that_the_sentinels_name_b
     """A primary that is cut from its replicas and the Sentinels, and not from the worker, answers
     every read with what it had.
     """
-    monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 200)
+    monkeypatch.setattr("sparkstorm.data_plane.transport.reading._BLOCK_MS", 200)
     watched = WatchedRedis(tmp_path, sentinels=1)
     with contextlib.closing(watched):
         promoted = watched.primary()

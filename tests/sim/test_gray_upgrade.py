@@ -13,20 +13,20 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.api.state import KeyValueState
 from sparkstorm.client.dead_letters import StoredLetters
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FailedAssignTopologyError,
     IllegalTransitionError,
     InvalidConfigError,
     InvalidTopologyError,
     NotAliveError,
 )
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import MASTER, Topology
-from sparkstorm.model.upgrade import UpgradeOptions, UpgradeState
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.topology import MASTER, Topology
+from sparkstorm.common.model.upgrade import UpgradeOptions, UpgradeState
+from sparkstorm.data_plane.transport.local_reader import LocalReader
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.sim_slot import SimSlot
-from sparkstorm.transport.local_reader import LocalReader
 from tests.nimbus.crash_points import WRITES, CrashPoint
 
 WORKERS = 4

@@ -26,17 +26,17 @@ from sparkstorm.api import (
     Window,
     WindowedBolt,
 )
-from sparkstorm.errors import IllegalTransitionError, InvalidTopologyError
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import MASTER, Topology
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.upgrade import UpgradeOptions, UpgradeStage
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.recording import live_shadow
-from sparkstorm.recording.recorder import Recorder
-from sparkstorm.recording.segments import Beginning, Call, Limits
-from sparkstorm.scheduling.upgrade.gray_upgrade import classify
+from sparkstorm.common.errors import IllegalTransitionError, InvalidTopologyError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.topology import MASTER, Topology
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.upgrade import UpgradeOptions, UpgradeStage
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.extensions.recording import live_shadow
+from sparkstorm.extensions.recording.recorder import Recorder
+from sparkstorm.extensions.recording.segments import Beginning, Call, Limits
+from sparkstorm.extensions.upgrade.gray_upgrade import classify
 from sparkstorm.testing import FeederSpout
 from tests.sim.test_gray_upgrade import Bench, Count
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.acking.batch import Settled
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
-from sparkstorm.errors import StoreFullError
-from sparkstorm.model.assignment import WorkerCode, WorkerSlot
-from sparkstorm.model.upgrade import code_text
-from sparkstorm.nimbus.requests import RequestDuty
-from sparkstorm.supervisor.slot import Slot
-from sparkstorm.supervisor.supervisor import Supervisor
+from sparkstorm.common.errors import StoreFullError
+from sparkstorm.common.model.assignment import WorkerCode, WorkerSlot
+from sparkstorm.common.model.upgrade import code_text
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.nimbus.requests import RequestDuty
+from sparkstorm.control_plane.supervisor.slot import Slot
+from sparkstorm.control_plane.supervisor.supervisor import Supervisor
+from sparkstorm.data_plane.acking.batch import Settled
+from sparkstorm.data_plane.transport.base import Commit, Entry, Pressure
+from sparkstorm.data_plane.worker.commits import Commits
+from sparkstorm.data_plane.worker.tasks.inbox import Chunk, Inbox
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 from sparkstorm.testing import SimulationError, faulty_cluster, simulate
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_transport import FaultyTransport
-from sparkstorm.transport.base import Commit, Entry, Pressure
-from sparkstorm.worker.commits import Commits
-from sparkstorm.worker.tasks.inbox import Chunk, Inbox
-from sparkstorm.worker.tasks.spout_task import SpoutTask
 from tests.sim.topologies import subject
 
 pytestmark = pytest.mark.slow

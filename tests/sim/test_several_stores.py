@@ -46,9 +46,9 @@ def test_a_slot_waits_for_the_record_that_says_where_the_data_are(
     """The assignment comes before the base: a worker that started between them would begin in the
     home store.
     """
-    from sparkstorm.cluster.storm_state import StormState
-    from sparkstorm.errors import StoreUnavailableError
-    from sparkstorm.model.assignment import TopologyBase
+    from sparkstorm.common.errors import StoreUnavailableError
+    from sparkstorm.common.model.assignment import TopologyBase
+    from sparkstorm.control_plane.cluster.storm_state import StormState
 
     create, failures = StormState.create_base, [StoreUnavailableError("ZooKeeper is away")] * 5
 

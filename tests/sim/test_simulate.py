@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.executor import state
-from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
-from sparkstorm.model.topology import Topology
-from sparkstorm.nimbus.cleanup import TopologyCleanup
+from sparkstorm.common.model.requests import Outcome, OutcomeState, Request, RequestKind
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.control_plane.nimbus.cleanup import TopologyCleanup
+from sparkstorm.data_plane.executor import state
 from sparkstorm.testing import CaptureBolt, FeederSpout, SimulationError, simulate
 from sparkstorm.testing.__main__ import main
 from sparkstorm.testing.faults import KIND_BY_NAME, KINDS, Fault, Kind, Scale, draw_faults

@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.data_plane.transport.local import LocalStore
 from sparkstorm.testing import FeederSpout, sim_data
 from sparkstorm.testing.faulty_cluster import FaultyCluster
 from sparkstorm.testing.faulty_session import FaultySession
-from sparkstorm.transport.local import LocalStore
 
 PAID: list[int] = []
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.extensions.embedded import RedisServer
 from tests.sim.over_redis import Numbers, OverRedis
 from tests.transport.bare_redis import log_of
 

@@ -21,7 +21,7 @@ from sparkstorm.api import (
     Tuple,
     Window,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject, TargetSink
 from tests.topologies import Count, Split
 

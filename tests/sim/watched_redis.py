@@ -16,11 +16,11 @@ from typing import Any
 
 import redis
 
-from sparkstorm.embedded.certificates import Certificates
-from sparkstorm.embedded.process import free_ports
-from sparkstorm.embedded.redis import find_redis_binary
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.tls import NO_FILES
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.tls import NO_FILES
+from sparkstorm.extensions.embedded.certificates import Certificates
+from sparkstorm.extensions.embedded.process import free_ports
+from sparkstorm.extensions.embedded.redis import find_redis_binary
 from tests.tls_servers import files_of
 
 MASTER = "trial"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.connection import (
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.connection import (
     Connection,
     ZooKeeperEndpoint,
     load_connection,
@@ -22,7 +22,7 @@ from sparkstorm.stores.connection import (
     signing_key,
     zookeeper_password,
 )
-from sparkstorm.stores.redis_client import check_redis
+from sparkstorm.common.stores.redis_client import check_redis
 
 
 def a_connection() -> Connection:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.stores.folders import MARKER, discard_folder, own_folder
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.stores.folders import MARKER, discard_folder, own_folder
 
 
 def test_a_folder_made_here_is_marked_private_and_can_be_discarded(tmp_path: Path) -> None:

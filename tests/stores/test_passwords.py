@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.app.job import main
-from sparkstorm.config import merge, parse_override
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.stores.connection import parse_redis_url
-from sparkstorm.stores.passwords import REDIS, ZOOKEEPER, Places, exposed, password_of
-from sparkstorm.supervisor.worker_process import child_environment
+from sparkstorm.common.config import merge, parse_override
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.stores.connection import parse_redis_url
+from sparkstorm.common.stores.passwords import REDIS, ZOOKEEPER, Places, exposed, password_of
+from sparkstorm.control_plane.supervisor.worker_process import child_environment
+from sparkstorm.driver.job import main
 
 BOTH = pytest.mark.parametrize("places", [REDIS, ZOOKEEPER], ids=["redis", "zookeeper"])
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.config import Conf, merge
-from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
-from sparkstorm.model.worker_spec import RedisAddress, RedisStores
-from sparkstorm.stores.addresses import check_addresses, not_configured, redis_stores
-from sparkstorm.stores.connection import (
+from sparkstorm.common.config import Conf, merge
+from sparkstorm.common.errors import InvalidConfigError, StoreInconsistentError
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.common.stores.addresses import check_addresses, not_configured, redis_stores
+from sparkstorm.common.stores.connection import (
     Connection,
     ZooKeeperEndpoint,
     load_connection,
     new_secret,
     save_connection,
 )
-from sparkstorm.stores.passwords import exposed
+from sparkstorm.common.stores.passwords import exposed
 
 
 def conf_of(urls: list[Any] | None, **more: Any) -> Conf:

@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 
-from sparkstorm.errors import SlotsUnavailableError
-from sparkstorm.hosting.base import RestartPause, SlotSpec
-from sparkstorm.supervisor.fork_server import ForkServer
-from sparkstorm.supervisor.slot_main import STOPPED, main
+from sparkstorm.common.errors import SlotsUnavailableError
+from sparkstorm.common.slot_spec import RestartPause, SlotSpec
+from sparkstorm.control_plane.supervisor.fork_server import ForkServer
+from sparkstorm.control_plane.supervisor.slot_main import STOPPED, main
 
 _LOG = logging.getLogger(__name__)
 STOP_WAIT_S = 10.0

@@ -6,13 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sparkstorm.blobs.redis import RedisBytesStore
-from sparkstorm.blobs.store import BlobKind, BlobStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.hosting.base import SlotSpec, StateAddress
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     TaskInfo,
@@ -21,9 +15,15 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.status import JsonValue, TopologyStatus
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.connection import Link
+from sparkstorm.common.model.status import JsonValue, TopologyStatus
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.slot_spec import SlotSpec, StateAddress
+from sparkstorm.control_plane.blobs.redis import RedisBytesStore
+from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from tests.waiting import wait_until
 
 KEY = b"key of the tests" * 2

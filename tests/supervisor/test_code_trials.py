@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.blobs.trial import CodeTrial
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.requests import Outcome, OutcomeState, Request, RequestKind
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.supervisor.code_trials import CodeTrials
-from sparkstorm.supervisor.node_dir import NodeDir
-from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
-from sparkstorm.supervisor.worker_process import child_environment
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.requests import Outcome, OutcomeState, Request, RequestKind
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.code_trials import CodeTrials
+from sparkstorm.control_plane.supervisor.node_dir import NodeDir
+from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.control_plane.supervisor.worker_process import child_environment
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.data_plane.user_code.trial import CodeTrial
 from tests.blobs.test_trial import topology
 from tests.waiting import wait_until
 

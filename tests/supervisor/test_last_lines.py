@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkstorm.supervisor.worker_process import last_lines
+from sparkstorm.control_plane.supervisor.worker_process import last_lines
 
 
 def test_the_last_lines_are_those_at_the_end(tmp_path: Path) -> None:

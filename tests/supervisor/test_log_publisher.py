@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.worker_spec import RedisAddress, RedisStores
-from sparkstorm.nimbus.redis_cleanup import RedisRetirement
-from sparkstorm.supervisor.log_publisher import (
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.control_plane.nimbus.redis_cleanup import RedisRetirement
+from sparkstorm.control_plane.supervisor.log_publisher import (
     MAX_BYTES_AT_ONCE,
     MAX_CHUNK_BYTES,
     MAX_CHUNKS,
@@ -23,9 +22,10 @@ from sparkstorm.supervisor.log_publisher import (
     RETRY_MS,
     LogPublisher,
 )
-from sparkstorm.supervisor.worker_process import rotate_log
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.reader import RedisReader
+from sparkstorm.control_plane.supervisor.worker_process import rotate_log
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.reader import RedisReader
+from sparkstorm.extensions.embedded import RedisServer
 
 pytestmark = pytest.mark.system
 SLOT = WorkerSlot("node-1", 6700)

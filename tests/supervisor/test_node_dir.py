@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.supervisor.node_dir import LocalState, NodeDir
-from sparkstorm.supervisor.supervisor import LocalBeat
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.control_plane.supervisor.node_dir import LocalState, NodeDir
+from sparkstorm.control_plane.supervisor.supervisor import LocalBeat
 from tests.waiting import wait_until
 
 BEAT = LocalBeat("t", 6700, (1, 2), 5)
@@ -44,7 +44,7 @@ def test_looking_who_lives_takes_no_claim_away(tmp_path: Path) -> None:
 
 def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from sparkstorm.supervisor.node_dir import NodeDir\n"
+        "import sys, time; from pathlib import Path; from sparkstorm.control_plane.supervisor.node_dir import NodeDir\n"
         f"claim = NodeDir(Path({str(tmp_path)!r}), 'n1').try_claim(6700); print(claim is not None, flush=True)\n"
         "time.sleep(600)"
     )

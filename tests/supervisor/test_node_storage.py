@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.blobs.named import BlobUse
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.supervisor.base import NodeStorage
-from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
-from sparkstorm.supervisor.node_dir import NodeDir
-from sparkstorm.supervisor.supervisor import LocalBeat
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.control_plane.blobs.named import BlobUse
+from sparkstorm.control_plane.supervisor.base import NodeStorage
+from sparkstorm.control_plane.supervisor.local import MemoryDisk, MemoryNodeDir
+from sparkstorm.control_plane.supervisor.node_dir import NodeDir
+from sparkstorm.control_plane.supervisor.supervisor import LocalBeat
 
 BEAT = LocalBeat("t", 6700, (1, 2), 5)
 Open = Callable[[], NodeStorage]

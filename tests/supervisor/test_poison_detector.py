@@ -2,9 +2,9 @@
 
 import pytest
 
-from sparkstorm.model.worker_messages import Beat, ExitCode, Passed, Trying
-from sparkstorm.model.worker_spec import Suspect
-from sparkstorm.supervisor.poison_detector import MAX_SUSPECTS, PoisonDetector
+from sparkstorm.common.model.worker_messages import Beat, ExitCode, Passed, Trying
+from sparkstorm.common.model.worker_spec import Suspect
+from sparkstorm.control_plane.supervisor.poison_detector import MAX_SUSPECTS, PoisonDetector
 
 
 def test_the_first_death_blames_no_row_but_asks_for_care() -> None:

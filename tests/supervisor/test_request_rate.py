@@ -13,7 +13,7 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.cluster.base import StateStore
+from sparkstorm.control_plane.cluster.base import StateStore
 from sparkstorm.testing.local_cluster import LocalCluster
 
 REQUESTS = {

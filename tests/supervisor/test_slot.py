@@ -11,13 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobKind, BlobStore
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.executor import runner
-from sparkstorm.hosting.base import SlotSpec, StateAddress
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     TaskInfo,
@@ -26,9 +20,9 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.worker_messages import (
     Alive,
     Beat,
     ExitCode,
@@ -38,12 +32,18 @@ from sparkstorm.model.worker_messages import (
     WorkerCommand,
     WorkerReport,
 )
-from sparkstorm.model.worker_spec import RedisAddress, WorkerSpec
-from sparkstorm.supervisor.local import MemoryDisk, MemoryNodeDir
-from sparkstorm.supervisor.slot import Place, Slot
-from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
-from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
-from sparkstorm.supervisor.worker_memory import Usage
+from sparkstorm.common.model.worker_spec import RedisAddress, WorkerSpec
+from sparkstorm.common.slot_spec import SlotSpec, StateAddress
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.local import MemoryDisk, MemoryNodeDir
+from sparkstorm.control_plane.supervisor.slot import Place, Slot
+from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
+from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.control_plane.supervisor.worker_memory import Usage
+from sparkstorm.data_plane.executor import runner
 
 SLOT = WorkerSlot("n1", 6700)
 KEY = b"k" * 32

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.model.assignment import FAILED, ExecutorId
-from sparkstorm.model.worker_messages import ExitCode
-from sparkstorm.model.worker_spec import PlacedExecutor
-from sparkstorm.supervisor.slot_machine import (
+from sparkstorm.common.model.assignment import FAILED, ExecutorId
+from sparkstorm.common.model.worker_messages import ExitCode
+from sparkstorm.common.model.worker_spec import PlacedExecutor
+from sparkstorm.control_plane.supervisor.slot_machine import (
     BlobView,
     ChildView,
     DumpStacks,

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.cluster import paths
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.errors import SlotsUnavailableError
-from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
-from sparkstorm.model.failure import FailureKind
-from sparkstorm.model.requests import LogConfig, LogLevel
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.scheduling.reconcile import restarted
-from sparkstorm.supervisor.node_dir import NodeDir
-from sparkstorm.supervisor.supervisor import read_local_assignments
+from sparkstorm.common.errors import SlotsUnavailableError
+from sparkstorm.common.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.failure import FailureKind
+from sparkstorm.common.model.requests import LogConfig, LogLevel
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.scheduling.reconcile import restarted
+from sparkstorm.control_plane.supervisor.node_dir import NodeDir
+from sparkstorm.control_plane.supervisor.supervisor import read_local_assignments
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.testing.system.processes import is_gone
 from tests.supervisor.local_slots import LocalSlots
 from tests.supervisor.slot_bench import TOYS, SlotBench

@@ -9,13 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobKind, BlobStore
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.assignment import (
+from sparkstorm.common.errors import StoreInconsistentError, StoreUnavailableError
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     TaskInfo,
@@ -25,19 +20,29 @@ from sparkstorm.model.assignment import (
     WorkerCode,
     WorkerSlot,
 )
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import LogConfig, LogLevel
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.upgrade import GrayUpgrade, code_text
-from sparkstorm.model.worker_messages import SetStatus
-from sparkstorm.model.worker_spec import PlacedExecutor, StoreMark
-from sparkstorm.scheduling.reconcile import with_codes
-from sparkstorm.scheduling.upgrade.gray_upgrade import UpgradeStep
-from sparkstorm.supervisor.node_dir import NodeDir
-from sparkstorm.supervisor.slot_machine import BlobView
-from sparkstorm.supervisor.slot_sync import REFUSED, DesiredState, SlotStores, SlotSync
-from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties, part_of
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import LogConfig, LogLevel
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.upgrade import GrayUpgrade, code_text
+from sparkstorm.common.model.worker_messages import SetStatus
+from sparkstorm.common.model.worker_spec import PlacedExecutor, StoreMark
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.scheduling.reconcile import with_codes
+from sparkstorm.control_plane.supervisor.node_dir import NodeDir
+from sparkstorm.control_plane.supervisor.slot_machine import BlobView
+from sparkstorm.control_plane.supervisor.slot_sync import (
+    REFUSED,
+    DesiredState,
+    SlotStores,
+    SlotSync,
+)
+from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties, part_of
+from sparkstorm.extensions.upgrade.gray_upgrade import UpgradeStep
 
 SLOT = WorkerSlot("n1", 6700)
 KEY = b"k" * 32

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.redis_client import client_of
-from sparkstorm.supervisor.store_probe import ANSWER_S, AWAY_S, DriverProbe, RedisProbe
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.redis_client import client_of
+from sparkstorm.control_plane.supervisor.store_probe import (
+    ANSWER_S,
+    AWAY_S,
+    DriverProbe,
+    RedisProbe,
+)
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.testing.system.proxy import TcpProxy
 from tests.supervisor.local_slots import LocalSlots
 from tests.supervisor.slot_bench import SlotBench

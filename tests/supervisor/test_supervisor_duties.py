@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
-from sparkstorm.model.worker_spec import PlacedExecutor
-from sparkstorm.supervisor.node_dir import NodeDir
-from sparkstorm.supervisor.supervisor import (
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.worker_spec import PlacedExecutor
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.node_dir import NodeDir
+from sparkstorm.control_plane.supervisor.supervisor import (
     LocalBeat,
     Supervisor,
     SupervisorDuties,

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.supervisor.worker_memory import MemoryWatch, Usage, oom_kills, usage_of
+from sparkstorm.control_plane.supervisor.worker_memory import (
+    MemoryWatch,
+    Usage,
+    oom_kills,
+    usage_of,
+)
 
 MB = 1 << 20
 

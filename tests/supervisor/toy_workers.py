@@ -15,11 +15,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.clock import SystemClock
-from sparkstorm.errors import CodecError, FencedError, InvalidConfigError, WorkerFailedError
-from sparkstorm.hosting.base import WorkerControl
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import CodecError, FencedError, InvalidConfigError, WorkerFailedError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.worker_messages import (
     Alive,
     Beat,
     ComponentError,
@@ -29,9 +28,10 @@ from sparkstorm.model.worker_messages import (
     Stop,
     Trying,
 )
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.transport.servers.opening import AccessRefusedError
-from sparkstorm.worker.loop import WakeUp, drive
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.common.slot_spec import WorkerControl
+from sparkstorm.data_plane.transport.servers.opening import AccessRefusedError
+from sparkstorm.data_plane.worker.loop import WakeUp, drive
 
 BEAT_S = 0.1
 

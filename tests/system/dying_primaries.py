@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparkstorm.app.cluster import Cluster
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.config import merge
+from sparkstorm.common.config import merge
 from sparkstorm.connectors import SqlSink
-from sparkstorm.embedded.process import free_port
+from sparkstorm.driver.cluster import Cluster
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing.servers import PostgresServer
 from tests.sim.fail_over import SAID, kill, kill_behind
 from tests.sim.watched_redis import Server, WatchedRedis, until

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.embedded.process import free_port
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing.system.main_job import environment
 from tests.waiting import LIMIT_S
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 
 from sparkstorm import connectors
 from sparkstorm.api import TopologyBuilder, bolt
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 
 ORIGINS = ("kafka", "sql", "redis", "file", "s3", "spark", "frame", "hook")
 

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.app.cluster import Cluster
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.config import merge
+from sparkstorm.common.config import merge
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import find_files
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import Topology
+from sparkstorm.driver.cluster import Cluster
 from sparkstorm.testing.system.gated_count import Count, GatedLines, Split
 
 NAME = "words"

@@ -17,7 +17,7 @@ from sparkstorm.api import (
     TransactionalSink,
     Tuple,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 
 KEYS = 1009
 """Number of keys that are counted; a prime, so that no period of batches hides a number that is

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
 
-from sparkstorm.cluster.tickets import TicketOffice
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.errors import SlotsUnavailableError
-from sparkstorm.hosting.base import SlotSpec
-from sparkstorm.hosting.spark import EXECUTOR_WAIT_MS, SparkSlots, make_context, slot_conf
-from sparkstorm.hosting.spark_security import secured
-from sparkstorm.supervisor.slot_main import main_by_ticket
+from sparkstorm.common.errors import SlotsUnavailableError
+from sparkstorm.common.slot_spec import SlotSpec
+from sparkstorm.control_plane.cluster.tickets import TicketOffice
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.control_plane.supervisor.slot_main import main_by_ticket
+from sparkstorm.driver.hosting.spark import EXECUTOR_WAIT_MS, SparkSlots, make_context, slot_conf
+from sparkstorm.driver.hosting.spark_security import secured
 
 
 def run(master: str, count: int, spec_file: Path, wait_ms: int = EXECUTOR_WAIT_MS) -> int:

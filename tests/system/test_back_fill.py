@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from sparkstorm.errors import SparkStormError
-from sparkstorm.replay.stepping.recorded import recorded
-from sparkstorm.stores.connection import load_connection
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.stores.connection import load_connection
+from sparkstorm.extensions.recording.stepping.recorded import recorded
 from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]

@@ -25,24 +25,24 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.app.cluster import Cluster, context_conf
-from sparkstorm.app.dead_letter_file import read_dead_letters
-from sparkstorm.app.exit_status import FAILED, OK, PARKED
-from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.results import Result
-from sparkstorm.app.run import Run, end
 from sparkstorm.client.dead_letters import stored_in
-from sparkstorm.config import merge
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import (
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import (
     EmbeddedServerError,
     InvalidConfigError,
     RootInUseError,
     TopologyPausedError,
     WorkerFailedError,
 )
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.driver.cluster import Cluster, context_conf
+from sparkstorm.driver.dead_letter_file import read_dead_letters
+from sparkstorm.driver.exit_status import FAILED, OK, PARKED
+from sparkstorm.driver.job_file import JobFile
+from sparkstorm.driver.results import Result
+from sparkstorm.driver.run import Run, end
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing.system.main_job import MainJob
 
 pytestmark = pytest.mark.system

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.client import TopologyHandle, connect
-from sparkstorm.embedded import RedisServer, start_redis
-from sparkstorm.model.assignment import WorkerBeat
-from sparkstorm.model.tasks import cell_by_task
+from sparkstorm.common.model.assignment import WorkerBeat
+from sparkstorm.common.model.tasks import cell_by_task
+from sparkstorm.extensions.embedded import RedisServer, start_redis
 from tests.client.bare import ended, sparkstorm
 from tests.system.test_spare_driver import Drivers, homes
 from tests.system.test_standing_cluster import JOB, versions_of_exact_counts
@@ -209,7 +209,7 @@ def require_both_seen(drivers: DriversOfTwoStores, handle: TopologyHandle) -> No
     for beat in beat_by_cell(handle).values():
         at = f"{beat.node}:{beat.port}"
         stacks = drivers.run("stacks", "delta", at, "--seconds", "1", "--folded")
-        assert "MainThread;" in stacks and "(worker/loop.py" in stacks
+        assert "MainThread;" in stacks and "(data_plane/worker/loop.py" in stacks
     assert "count" in drivers.run("status", "delta")
 
 

@@ -25,8 +25,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from sparkstorm.embedded import RedisServer, start_redis
-from sparkstorm.embedded.process import free_port
+from sparkstorm.extensions.embedded import RedisServer, start_redis
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer
 from sparkstorm.testing.servers.postgres import PASSWORD
 from sparkstorm.testing.system.main_job import MainJob

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.client import TopologyHandle, connect
-from sparkstorm.errors import RecordingError
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.upgrade import UpgradeState
-from sparkstorm.replay.stepping.recorded import recorded
+from sparkstorm.common.errors import RecordingError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.upgrade import UpgradeState
+from sparkstorm.extensions.recording.stepping.recorded import recorded
 from sparkstorm.testing.system.processes import slot_of
 from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.client import connect
-from sparkstorm.embedded import start_redis
+from sparkstorm.extensions.embedded import start_redis
 from tests.system.test_spare_driver import Drivers, homes
 from tests.system.test_standing_cluster import JOB, NUMBERS, versions_of_exact_counts
 from tests.system.test_two_stores import names_in

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sparkstorm.client import connect
-from sparkstorm.model.requests import topology_name
-from sparkstorm.transport.servers.slots import slot_of
+from sparkstorm.common.model.requests import topology_name
+from sparkstorm.data_plane.transport.servers.slots import slot_of
 from tests.system.test_spare_driver import Drivers
 from tests.system.test_standing_cluster import versions_of_exact_counts
 from tests.system.test_two_stores import names_in

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.client import connect
-from sparkstorm.errors import ReadOnlyConnectionError
+from sparkstorm.common.errors import ReadOnlyConnectionError
 from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
 from tests.waiting import LIMIT_S
 

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.embedded.process import free_port
-from sparkstorm.model.assignment import WorkerSlot
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing.system.processes import (
     command_of,
     descendants,

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
-from sparkstorm.embedded import start_redis, start_zookeeper
-from sparkstorm.model.requests import OutcomeState
+from sparkstorm.common.model.requests import OutcomeState
+from sparkstorm.extensions.embedded import start_redis, start_zookeeper
 from tests.client.bare import ended, sparkstorm
 from tests.sim.watched_redis import until
 from tests.system.test_standing_cluster import JOB, LINES, WORDS, versions_of_exact_counts

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.embedded.certificates import make_certificates
+from sparkstorm.extensions.embedded import RedisServer
+from sparkstorm.extensions.embedded.certificates import make_certificates
 from sparkstorm.testing.system.main_job import ROOT, MainJob, count_words
 from sparkstorm.testing.system.processes import command_of
 from tests.tls_servers import TlsProxy, settings_of, tls_zookeeper

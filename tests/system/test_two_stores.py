@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from pyspark import SparkContext
 
-from sparkstorm.app.cluster import Cluster, context_conf
 from sparkstorm.client.connect import connect
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.config import merge
-from sparkstorm.embedded import RedisServer, start_redis
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.requests import topology_name
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.requests import topology_name
+from sparkstorm.driver.cluster import Cluster, context_conf
+from sparkstorm.extensions.embedded import RedisServer, start_redis
 from sparkstorm.testing.system.gated_count import build, expected_counts
 from sparkstorm.testing.system.processes import command_of, descendants
 

@@ -15,7 +15,7 @@ from subprocess import PIPE
 
 import pytest
 
-from sparkstorm.model.worker_spec import StoreMark
+from sparkstorm.common.model.worker_spec import StoreMark
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.chaos import disasters, faults, processes
 from sparkstorm.testing.chaos.clock import HostClock

@@ -17,8 +17,8 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.errors import CodecError, InvalidTopologyError, WorkerFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import CodecError, InvalidTopologyError, WorkerFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.testing import (
     AckFailTracker,
     CaptureBolt,

@@ -8,10 +8,10 @@ import configparser
 import re
 from pathlib import Path
 
-from sparkstorm.app.standing import cluster_conf
 from sparkstorm.cli.__main__ import parser
-from sparkstorm.config import load_conf, parse_override, read_yaml
-from sparkstorm.stores.addresses import connection_path, not_configured
+from sparkstorm.common.config import load_conf, parse_override, read_yaml
+from sparkstorm.common.stores.addresses import connection_path, not_configured
+from sparkstorm.driver.standing import cluster_conf
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "conf" / "containers"

@@ -27,7 +27,7 @@ from sparkstorm.api import (
     Window,
     bolt,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.testing import FeederSpout
 from sparkstorm.testing.determinism import (
     Finding,

@@ -16,12 +16,12 @@ import pyspark
 import pytest
 import yaml
 
-from sparkstorm.app.standing import cluster_conf
 from sparkstorm.cli.__main__ import parser
-from sparkstorm.config import load_conf, parse_override
-from sparkstorm.embedded.java import find_java
-from sparkstorm.hosting.spark_versions import VERSION
-from sparkstorm.stores.addresses import connection_path, not_configured
+from sparkstorm.common.config import load_conf, parse_override
+from sparkstorm.common.spark_versions import VERSION
+from sparkstorm.common.stores.addresses import connection_path, not_configured
+from sparkstorm.driver.standing import cluster_conf
+from sparkstorm.extensions.embedded.java import find_java
 
 FILE = Path(__file__).parents[2] / "conf" / "kubernetes" / "sparkstorm.yaml"
 JARS = Path(pyspark.__file__).parent / "jars"

@@ -16,13 +16,13 @@ from sparkstorm.api import (
     TopologyContext,
     Tuple,
 )
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     AlreadyAliveError,
     InvalidConfigError,
     InvalidTopologyError,
     NotAliveError,
 )
-from sparkstorm.model.requests import RequestKind
+from sparkstorm.common.model.requests import RequestKind
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing
 from tests.topologies import Split, word_count
 

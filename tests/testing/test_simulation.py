@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.clock import SimClock
-from sparkstorm.model.roots import split
+from sparkstorm.common.clock import SimClock
+from sparkstorm.common.model.roots import split
+from sparkstorm.data_plane.transport.base import Commit
+from sparkstorm.data_plane.transport.local import LocalStore
 from sparkstorm.testing import LocalCluster, Simulation, SlowBolt
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.invariants import Invariants
 from sparkstorm.testing.sim_transport import Arrivals, CommitFault, FaultyTransport, SimTransport
 from sparkstorm.testing.simulated_time import WorkerClock, spend
 from sparkstorm.testing.simulation import START_MS
-from sparkstorm.transport.base import Commit
-from sparkstorm.transport.local import LocalStore
 from tests.sim.topologies import word_count
 
 

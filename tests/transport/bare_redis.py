@@ -19,9 +19,9 @@ from typing import Any
 import redis
 
 from benchmarks.embedded_stores import version_of
-from sparkstorm.embedded.process import free_port
-from sparkstorm.embedded.redis import bundled_redis
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.extensions.embedded.process import free_port
+from sparkstorm.extensions.embedded.redis import bundled_redis
 
 _LIMIT_S = 60
 

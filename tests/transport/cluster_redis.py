@@ -12,12 +12,12 @@ from typing import Any
 
 import redis
 
-from sparkstorm.embedded.process import free_ports
-from sparkstorm.embedded.redis import find_redis_binary
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.keys import prefix_of
+from sparkstorm.data_plane.transport.servers.slots import SLOTS, slot_of
+from sparkstorm.extensions.embedded.process import free_ports
+from sparkstorm.extensions.embedded.redis import find_redis_binary
 from sparkstorm.testing.system.proxy import TcpProxy, redis_request
-from sparkstorm.transport.keys import prefix_of
-from sparkstorm.transport.servers.slots import SLOTS, slot_of
 from tests.sim.watched_redis import Guard, Server, until
 
 PASSWORD = "of-the-cluster"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded.process import free_port
+from sparkstorm.extensions.embedded.process import free_port
 from tests.sim.watched_redis import Server
 
 _PASSWORD = "of-the-power-cut"

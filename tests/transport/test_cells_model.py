@@ -1,6 +1,6 @@
 """Random histories of a topology over several stores: tuples hop between cells while owners die, stores
 are away, restart, or lose their tails. Every tuple must be counted once, or the loss be said; each
-rule of transport/cells.py, left out, must lose or double some in silence.
+rule of extensions/cells/cells.py, left out, must lose or double some in silence.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Protocol
 
 import pytest
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FencedError,
     StoreLostError,
     StoreRolledBackError,
 )
-from sparkstorm.transport.base import Commit, Cursor, Entry, Expected, Passed
-from sparkstorm.transport.cells import STAY_MS, TELL_EVERY_MS, CellsTransport
-from sparkstorm.transport.local import LocalReplica, LocalStore, LocalTransport
-from sparkstorm.transport.local_foreign import LocalForeign
+from sparkstorm.data_plane.transport.base import Commit, Cursor, Entry, Expected, Passed
+from sparkstorm.data_plane.transport.local import LocalReplica, LocalStore, LocalTransport
+from sparkstorm.extensions.cells.cells import STAY_MS, TELL_EVERY_MS, CellsTransport
+from sparkstorm.extensions.cells.local_foreign import LocalForeign
 
 CELLS = 3
 OWNERS = 2  # in each cell, of a task each

@@ -14,24 +14,24 @@ from typing import Any
 import pytest
 import redis
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.embedded.process import free_ports
-from sparkstorm.embedded.redis import find_redis_binary
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     InvalidConfigError,
     SparkStormError,
     StoreRolledBackError,
     StoreUnavailableError,
 )
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.redis_client import check_redis, client_of
-from sparkstorm.transport.base import Commit
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.reader import names_of
-from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.transport.servers.opening import AccessRefusedError, servers_of
-from sparkstorm.transport.servers.slots import SLOTS, slot_of
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.redis_client import check_redis, client_of
+from sparkstorm.data_plane.transport.base import Commit
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.reader import names_of
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.data_plane.transport.servers.opening import AccessRefusedError, servers_of
+from sparkstorm.data_plane.transport.servers.slots import SLOTS, slot_of
+from sparkstorm.extensions.embedded import RedisServer
+from sparkstorm.extensions.embedded.process import free_ports
+from sparkstorm.extensions.embedded.redis import find_redis_binary
 from tests.contracts.benches import read
 from tests.sim.watched_redis import Guard
 from tests.transport.cluster_redis import HOST, ClusterRedis, Node

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import FencedError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.common.errors import FencedError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import START, Commit, Cursor
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.reader import RedisReader
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.data_plane.transport.servers.opening import open_connection
+from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.testing.system.proxy import Cut
-from sparkstorm.transport.base import START, Commit, Cursor
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.reader import RedisReader
-from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.transport.servers.opening import open_connection
 from tests.contracts.benches import RedisBench, read
 from tests.waiting import assert_once_within, wait_until
 

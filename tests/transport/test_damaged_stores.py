@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import redis
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FencedError,
     StoreFullError,
     StoreInconsistentError,
     StoreRolledBackError,
 )
-from sparkstorm.transport import frames
-from sparkstorm.transport.base import START, Commit, Cursor
-from sparkstorm.transport.connection import Link, Packed
-from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.data_plane.transport import frames
+from sparkstorm.data_plane.transport.base import START, Commit, Cursor
+from sparkstorm.data_plane.transport.connection import Link, Packed
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.extensions.embedded import RedisServer
 from tests.contracts.benches import LocalBench, RedisBench, read
 from tests.waiting import wait_for_aof, wait_until
 
@@ -284,8 +284,8 @@ def test_fullness_is_told_with_the_commit(bench: RedisBench) -> None:
 def test_a_commit_brings_the_fullness_and_the_taps_in_its_own_round_trip(
     bench: RedisBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkstorm.transport.redis._TAPS_AFTER_S", 0)
-    monkeypatch.setattr("sparkstorm.transport.redis._FULLNESS_EVERY_S", 0)
+    monkeypatch.setattr("sparkstorm.data_plane.transport.redis._TAPS_AFTER_S", 0)
+    monkeypatch.setattr("sparkstorm.data_plane.transport.redis._FULLNESS_EVERY_S", 0)
     owner = bench.open()
     owner.claim("o", {1: 1})
     owner.commit(Commit("o", {1: 1}, 0, 1))  # it loads the script too

@@ -13,14 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.base import START, Cursor
-from sparkstorm.transport.durability import ReplicaCursors, SyncedCursors, require_durable
-from sparkstorm.transport.foreign import RedisForeign
-from sparkstorm.transport.keys import Keys
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import START, Cursor
+from sparkstorm.data_plane.transport.durability import (
+    ReplicaCursors,
+    SyncedCursors,
+    require_durable,
+)
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.extensions.cells.foreign import RedisForeign
+from sparkstorm.extensions.embedded import RedisServer
+from sparkstorm.extensions.embedded.process import free_port
 from tests.sim.watched_redis import Server, WatchedRedis, until
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
@@ -95,14 +99,14 @@ def test_a_replica_that_was_cut_from_its_primary_is_left_for_another(
     watched: WatchedRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica without its primary answers every read with what it had."""
-    monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 200)
+    monkeypatch.setattr("sparkstorm.data_plane.transport.reading._BLOCK_MS", 200)
     primary = watched.primary()
     replica = watched.other(primary)
     third = Server(tmp_path / "three", free_port(), primary.password)
     third.start(primary.port)
     # Sentinels find a new replica within ten seconds
     places = [("127.0.0.1", each.port) for each in (replica, third)]
-    monkeypatch.setattr("sparkstorm.transport.durability._replicas_of", lambda _: places)
+    monkeypatch.setattr("sparkstorm.data_plane.transport.durability._replicas_of", lambda _: places)
     reader = Reader(watched.address, "replica")
     with contextlib.closing(reader.foreign), contextlib.ExitStack() as ends:
         ends.callback(third.kill)

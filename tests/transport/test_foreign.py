@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.transport.base import START
-from sparkstorm.transport.cells import Trim
-from sparkstorm.transport.foreign import RedisForeign
-from sparkstorm.transport.keys import Keys
+from sparkstorm.data_plane.transport.base import START
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.extensions.cells.cells import Trim
+from sparkstorm.extensions.cells.foreign import RedisForeign
 from tests.transport.bare_redis import BareRedis, binaries
 
 pytestmark = pytest.mark.system

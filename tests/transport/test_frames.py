@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.roots import tracked
-from sparkstorm.model.tuples import Roots, Source, each_root
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.unfolding import require_bounded, weigh
-from sparkstorm.transport import frames
-from sparkstorm.transport.frames import AckerMessages, RowFrame, SettledRoots
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.roots import tracked
+from sparkstorm.common.model.tuples import Roots, Source, each_root
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.unfolding import require_bounded, weigh
+from sparkstorm.data_plane.transport import frames
+from sparkstorm.data_plane.transport.frames import AckerMessages, RowFrame, SettledRoots
 from tests.transport.values import values
 
 CODEC = Codec({complex: ("complex", lambda v: [v.real, v.imag], lambda v: complex(*v))})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.errors import StoreFullError, StoreRolledBackError
-from sparkstorm.transport.base import START, Commit, Cursor
-from sparkstorm.transport.local import LocalStore, LocalTransport
-from sparkstorm.transport.local_reader import LocalReader
+from sparkstorm.common.errors import StoreFullError, StoreRolledBackError
+from sparkstorm.data_plane.transport.base import START, Commit, Cursor
+from sparkstorm.data_plane.transport.local import LocalStore, LocalTransport
+from sparkstorm.data_plane.transport.local_reader import LocalReader
 
 
 def test_a_full_store_refuses_growth_as_a_whole_and_drains_to_exact_counts() -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.blobs.redis import RedisBytesStore
-from sparkstorm.embedded import start_redis
-from sparkstorm.transport import log_rewrite
-from sparkstorm.transport.connection import Link
+from sparkstorm.control_plane.blobs.redis import RedisBytesStore
+from sparkstorm.data_plane.transport import log_rewrite
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.extensions.embedded import start_redis
 from tests.transport.bare_redis import BareRedis, binaries
 from tests.waiting import wait_until
 

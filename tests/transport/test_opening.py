@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from redis.exceptions import TimeoutError as LateError
 
-from sparkstorm.embedded import start_redis
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.reader import names_of
-from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.transport.servers import opening
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.reader import names_of
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.data_plane.transport.servers import opening
+from sparkstorm.extensions.embedded import start_redis
 
 PLACES = ("a:1", "b:2", "c:3")
 ADDRESS = RedisAddress("a", 1, master="words", sentinels=PLACES)
@@ -97,7 +97,7 @@ def test_places_that_did_not_answer_are_asked_last_until_they_do(
 def test_only_a_reading_that_waited_in_vain_asks_whether_the_store_has_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 50)
+    monkeypatch.setattr("sparkstorm.data_plane.transport.reading._BLOCK_MS", 50)
     looks: list[Link] = []
 
     def noted(link: Link) -> bool:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.transport.cells import STAY_MS, TELL_EVERY_MS, CellsTransport
-from sparkstorm.transport.durability import ON_DISK, SyncedCursors
-from sparkstorm.transport.foreign import RedisForeign
-from sparkstorm.transport.reader import RedisReader
-from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.data_plane.transport.durability import ON_DISK, SyncedCursors
+from sparkstorm.data_plane.transport.reader import RedisReader
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.extensions.cells.cells import STAY_MS, TELL_EVERY_MS, CellsTransport
+from sparkstorm.extensions.cells.foreign import RedisForeign
 from tests.sim.watched_redis import until
 from tests.transport.power import server_without_a_battery
 from tests.transport.test_cells_model import CELLS, OWNERS, Owner

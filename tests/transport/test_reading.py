@@ -7,13 +7,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import Entry
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.reading import NEXT, Event, Phase, Reading
+from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.testing.system.proxy import TcpProxy
-from sparkstorm.transport.base import Entry
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.reading import NEXT, Event, Phase, Reading
 from tests.waiting import wait_until
 
 asking_phases = {phase for phase, event in NEXT if event is Event.ASK}

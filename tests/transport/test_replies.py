@@ -14,20 +14,20 @@ import pytest
 import redis
 from redis.connection import Connection
 
-from sparkstorm.embedded import RedisServer
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     InvalidConfigError,
     SparkStormError,
     StoreFullError,
     StoreInconsistentError,
     StoreUnavailableError,
 )
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import START
+from sparkstorm.data_plane.transport.connection import pack, receive, send
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.data_plane.transport.servers.opening import open_connection
+from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.testing.system.proxy import redis_request
-from sparkstorm.transport.base import START
-from sparkstorm.transport.connection import pack, receive, send
-from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.transport.servers.opening import open_connection
 from tests.contracts.benches import RedisBench, read
 
 
@@ -222,8 +222,8 @@ def test_a_refused_password_is_named_alike_for_every_version(
 def test_a_peer_that_falls_silent_is_given_up_and_asked_again(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkstorm.transport.reading._BLOCK_MS", 50)
-    monkeypatch.setattr("sparkstorm.transport.reading._READ_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("sparkstorm.data_plane.transport.reading._BLOCK_MS", 50)
+    monkeypatch.setattr("sparkstorm.data_plane.transport.reading._READ_TIMEOUT_S", 0.1)
     bench = RedisBench(redis_server)
     owner = bench.open()
     owner.claim("o", {1: 1})

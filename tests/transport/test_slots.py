@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from sparkstorm.transport.servers.slots import (
+from sparkstorm.data_plane.transport.servers.slots import (
     SLOTS,
     Range,
     is_working,

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks.embedded_stores import version_of
-from sparkstorm.errors import StoreInconsistentError, StoreRolledBackError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.base import Commit, Cursor
-from sparkstorm.transport.keys import prefix_of
-from sparkstorm.transport.redis import RedisTransport
+from sparkstorm.common.errors import StoreInconsistentError, StoreRolledBackError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import Commit, Cursor
+from sparkstorm.data_plane.transport.keys import prefix_of
+from sparkstorm.data_plane.transport.redis import RedisTransport
 from tests.contracts.benches import read
 from tests.transport.bare_redis import BareRedis, binaries, log_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sparkstorm.model.values.codec import INT_MAX, INT_MIN
+from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN
 
 whole_numbers = st.integers(INT_MIN, INT_MAX)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

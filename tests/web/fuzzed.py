@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api import BasicBolt, ReplayableSpout, StatefulBolt, TopologyBuilder
-from sparkstorm.app.cluster import Cluster
-from sparkstorm.config import merge
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.requests import RequestKind
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import Topology
-from sparkstorm.stores.addresses import connection_path
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.requests import RequestKind
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.stores.addresses import connection_path
+from sparkstorm.driver.cluster import Cluster
 from tests.web.listening import running
 
 NAME = "words"

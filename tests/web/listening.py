@@ -23,14 +23,10 @@ import uvicorn
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
 from sparkstorm.client import ClusterClient
-from sparkstorm.cluster.nimbus_state import NimbusInfo
-from sparkstorm.config import merge
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.http_guard import local_hosts
-from sparkstorm.insight.health import Look
-from sparkstorm.insight.reading import Reading, TopologyReading
-from sparkstorm.insight.sampler import ReadModel
-from sparkstorm.model.assignment import (
+from sparkstorm.common.config import merge
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.http_guard import local_hosts
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
@@ -38,11 +34,15 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.outline import TopologyOutline, outline_of
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.task_beats import TaskBeat
+from sparkstorm.common.model.outline import TopologyOutline, outline_of
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.task_beats import TaskBeat
+from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
+from sparkstorm.data_plane.transport.progress import STATES, EdgeCounts, Progress, TaskCounts
+from sparkstorm.extensions.insight.health import Look
+from sparkstorm.extensions.insight.reading import Reading, TopologyReading
+from sparkstorm.extensions.insight.sampler import ReadModel
 from sparkstorm.testing import FeederSpout
-from sparkstorm.transport.progress import STATES, EdgeCounts, Progress, TaskCounts
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes

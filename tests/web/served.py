@@ -12,13 +12,13 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from sparkstorm.client import ClusterClient
-from sparkstorm.config import merge
-from sparkstorm.http_guard import local_hosts
-from sparkstorm.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.common.config import merge
+from sparkstorm.common.http_guard import local_hosts
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.transport.reader import RedisReader
 from sparkstorm.testing import LocalCluster
 from sparkstorm.testing.local_topology import MomentReader
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.transport.reader import RedisReader
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes

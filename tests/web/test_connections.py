@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from sparkstorm.client import ClusterClient
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.web.commands import _MOST_ACTING, _MOST_READING, Connections
 
 

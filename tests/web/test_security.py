@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.http_guard import local_hosts
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.http_guard import local_hosts
 from sparkstorm.web.app import make_app
 from sparkstorm.web.security import BODY_BYTES, CSRF_HEADER, Access, Guard
 from sparkstorm.web.serve import Place, options, serve

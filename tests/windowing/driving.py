@@ -14,16 +14,16 @@ from sparkstorm.api import (
     Window,
     WindowedBolt,
 )
-from sparkstorm.executor.emitter import Emitter, Route
-from sparkstorm.executor.runner import BasicCollector, FailedInput, RetryPolicy
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.grouping.routes import Target
-from sparkstorm.model.topology import Grouping
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.windowing.settings import TIMESTAMP_FIELD, read_settings
-from sparkstorm.windowing.watermarks import END, SourceClock
+from sparkstorm.common.grouping.routes import Target
+from sparkstorm.common.model.topology import Grouping
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.settings import TIMESTAMP_FIELD, read_settings
+from sparkstorm.common.windowing.watermarks import END, SourceClock
+from sparkstorm.data_plane.executor.emitter import Emitter, Route
+from sparkstorm.data_plane.executor.runner import BasicCollector, FailedInput, RetryPolicy
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
 
 FIELDS = ("key", "ts", "value")
 Event = tuple[Any, Any, Any]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Count, Duration, TopologyBuilder, Tuple, WindowedBolt
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.windowing.watermarks import LAST_MS
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
-from sparkstorm.windowing.watermarks import LAST_MS
 from tests.windowing.driving import FIELDS, Adding, Driver, Listing, Ordered, timed
 
 NO_TIME = [None, -1, "1000", 1000.0, True, LAST_MS + 1, 2**63 - 1, [1], b"1"]

@@ -15,12 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, Window
-from sparkstorm.errors import InvalidTopologyError, StoreInconsistentError
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.windowing.due_queue import DueQueue
-from sparkstorm.windowing.settings import LATENESS_MS
-from sparkstorm.windowing.store import rank
-from sparkstorm.windowing.watermarks import END, SourceClock
+from sparkstorm.common.errors import InvalidTopologyError, StoreInconsistentError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.due_queue import DueQueue
+from sparkstorm.common.windowing.settings import LATENESS_MS
+from sparkstorm.common.windowing.store import rank
+from sparkstorm.common.windowing.watermarks import END, SourceClock
 from tests.windowing.driving import Driver, Listing, Merging, timed
 
 POISON = 9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstorm.windowing.watermarks import END, IDLE, NEVER, SourceClock, Watermarks
+from sparkstorm.common.windowing.watermarks import END, IDLE, NEVER, SourceClock, Watermarks
 
 TIMES = st.lists(st.integers(0, 60), max_size=40)
 

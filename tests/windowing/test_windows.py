@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.api import Count, Duration
-from sparkstorm.windowing.settings import LAG_MS, LATENESS_MS
-from sparkstorm.windowing.watermarks import END, NEVER, SourceClock, Watermarks
-from sparkstorm.windowing.window_math import Layout
+from sparkstorm.common.windowing.settings import LAG_MS, LATENESS_MS
+from sparkstorm.common.windowing.watermarks import END, NEVER, SourceClock, Watermarks
+from sparkstorm.common.windowing.window_math import Layout
 from tests.windowing.driving import (
     Adding,
     Driver,

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, Tuple
 from sparkstorm.api.builder import Declarer
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.testing import CaptureBolt
 
 GUARANTEES = ("at-most-once", "at-least-once", "exactly-once")

@@ -9,20 +9,20 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from sparkstorm.clock import SimClock
-from sparkstorm.config import default_conf, merge
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.tasks import number_tasks, tasks_by_component
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_messages import SetStatus
-from sparkstorm.transport.base import Transport
-from sparkstorm.transport.cells import CellsTransport
-from sparkstorm.transport.local import LocalStore, LocalTransport
-from sparkstorm.transport.local_foreign import LocalForeign
-from sparkstorm.worker.epoch import RandomIds
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.worker.worker import Worker
+from sparkstorm.common.clock import SimClock
+from sparkstorm.common.config import default_conf, merge
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.tasks import number_tasks, tasks_by_component
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.worker_messages import SetStatus
+from sparkstorm.data_plane.transport.base import Transport
+from sparkstorm.data_plane.transport.local import LocalStore, LocalTransport
+from sparkstorm.data_plane.worker.epoch import RandomIds
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.data_plane.worker.worker import Worker
+from sparkstorm.extensions.cells.cells import CellsTransport
+from sparkstorm.extensions.cells.local_foreign import LocalForeign
 
 
 class Said:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.acking.pending import Pending
-from sparkstorm.acking.pending_limit import FIRST
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
@@ -19,7 +17,9 @@ from sparkstorm.api import (
     TopologyContext,
     Tuple,
 )
-from sparkstorm.model.failure import Failure
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.data_plane.acking.pending import Pending
+from sparkstorm.data_plane.acking.pending_limit import FIRST
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
 from tests.worker.building import Collecting, Pass, chain
 

@@ -15,26 +15,26 @@ import pyarrow as pa
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, Tuple
-from sparkstorm.blobs.local import LocalBytesStore
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.checkpoint.files import read_checkpoint
 from sparkstorm.client.savepoints import Source
 from sparkstorm.client.task_records import StoredTask
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.local import LocalStateStore, LocalStateTree
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import SparkStormError, WorkerFailedError
-from sparkstorm.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.worker_messages import decode_report
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.recording.capsule_files import read_capsule
-from sparkstorm.supervisor.node_dir import NodeDir
+from sparkstorm.common.errors import SparkStormError, WorkerFailedError
+from sparkstorm.common.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.worker_messages import decode_report
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.control_plane.blobs.local import LocalBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.node_dir import NodeDir
+from sparkstorm.data_plane.checkpoint.files import read_checkpoint
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.data_plane.transport.progress import Progress
+from sparkstorm.extensions.recording.capsule_files import read_capsule
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.transport.local_reader import LocalReader
-from sparkstorm.transport.progress import Progress
 from tests.worker.building import Collecting, chain
 
 Do = Callable[[Any, Tuple], object]

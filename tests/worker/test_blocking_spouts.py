@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import ReplayableSpout, Spout, TopologyBuilder
-from sparkstorm.errors import WorkerFailedError
+from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.testing import (
     AckFailTracker,
     CaptureBolt,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Tuple
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.data_plane.worker.worker import Worker
 from sparkstorm.testing import Shared
-from sparkstorm.worker.worker import Worker
 from tests.waiting import wait_until
 from tests.worker.building import chain
 from tests.worker.by_hand import Workers

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport.base import Commit, Cursor, Entry, Passed
+from sparkstorm.data_plane.transport.frames import encode_rows
+from sparkstorm.data_plane.transport.progress import Progress, merge
+from sparkstorm.data_plane.worker.tasks.inbox import Inbox
+from sparkstorm.data_plane.worker.worker import Worker
 from sparkstorm.testing import FeederSpout
 from sparkstorm.testing.invariants import WaitingRows, acked_roots
 from sparkstorm.testing.local_topology import unconsumed
-from sparkstorm.transport.base import Commit, Cursor, Entry, Passed
-from sparkstorm.transport.frames import encode_rows
-from sparkstorm.transport.progress import Progress, merge
-from sparkstorm.worker.tasks.inbox import Inbox
-from sparkstorm.worker.worker import Worker
 from tests.topologies import Count
 from tests.worker.by_hand import Workers
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.errors import TopologyPausedError
-from sparkstorm.model.failure import FailureKind
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import TopologyPausedError
+from sparkstorm.common.model.failure import FailureKind
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, complete_topology
 from tests.topologies import Count
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.errors import StoreRolledBackError
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import StoreRolledBackError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.worker.tasks.acker_task import CatchUp
 from sparkstorm.testing import FeederSpout, Nothing
 from sparkstorm.testing.invariants import WaitingRows, acked_roots
-from sparkstorm.worker.tasks.acker_task import CatchUp
 from tests.worker.by_hand import Workers
 
 CONF = {

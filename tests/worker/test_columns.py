@@ -32,13 +32,22 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.columns import rows_of
 from sparkstorm.api.value_columns import plain_values
+from sparkstorm.common.errors import CodecError, MalformedFrameError
+from sparkstorm.common.grouping.routes import Target
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.errors import CodecError, MalformedFrameError
-from sparkstorm.executor import pieces
-from sparkstorm.executor.emitter import build_routes
-from sparkstorm.grouping.routes import Target
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.data_plane.executor import pieces
+from sparkstorm.data_plane.executor.emitter import build_routes
+from sparkstorm.data_plane.transport import frames
+from sparkstorm.data_plane.transport.base import Entry
+from sparkstorm.data_plane.transport.batch_columns import (
+    is_readable,
+    pack_columns,
+    plain_batch,
+    unpack_columns,
+)
+from sparkstorm.data_plane.worker.tasks.inbox import Inbox
 from sparkstorm.testing import (
     FeederSpout,
     LocalCluster,
@@ -48,15 +57,6 @@ from sparkstorm.testing import (
     die,
     simulate,
 )
-from sparkstorm.transport import frames
-from sparkstorm.transport.base import Entry
-from sparkstorm.transport.batch_columns import (
-    is_readable,
-    pack_columns,
-    plain_batch,
-    unpack_columns,
-)
-from sparkstorm.worker.tasks.inbox import Inbox
 
 WORDS = ["the", "cow", "jumped", "över", "", "moon", "a", "b"]
 SIZES: Shared[list[int]] = Shared([])
@@ -622,8 +622,8 @@ def test_a_spout_learns_on_its_worker_which_streams_bolts_of_columns_read(tmp_pa
 
 
 def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
-    from sparkstorm.executor.column_runner import BatchEmitter
-    from sparkstorm.executor.emitter import Emitter
+    from sparkstorm.data_plane.executor.column_runner import BatchEmitter
+    from sparkstorm.data_plane.executor.emitter import Emitter
 
     builder = TopologyBuilder()
     builder.set_spout("spout", FeederSpout(["a", "b"]))

@@ -16,14 +16,14 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
 )
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.tasks import journal
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.task_kit import journal
+from sparkstorm.data_plane.transport.base import Cursor, Entry
+from sparkstorm.data_plane.transport.frames import encode_rows
+from sparkstorm.data_plane.worker.tasks.inbox import Inbox
 from sparkstorm.testing import FeederSpout, Nothing
-from sparkstorm.transport.base import Cursor, Entry
-from sparkstorm.transport.frames import encode_rows
-from sparkstorm.worker.tasks.inbox import Inbox
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers
 

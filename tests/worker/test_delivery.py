@@ -19,7 +19,7 @@ from sparkstorm.api import (
     Tuple,
     fields,
 )
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
 from tests.topologies import Count, Split
 from tests.worker.building import Collecting, Pass, chain

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, TopologyBuilder, Tuple
-from sparkstorm.settings import EpochSettings
+from sparkstorm.common.settings import EpochSettings
+from sparkstorm.data_plane.transport.base import Commit, Pressure
+from sparkstorm.data_plane.worker.epoch_budget import Budget
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.transport.base import Commit, Pressure
-from sparkstorm.worker.epoch_budget import Budget
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers
 

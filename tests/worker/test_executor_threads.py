@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.model.failure import Failure, FailureKind
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
-from sparkstorm.worker.tasks.call_watch import CallWatch
 from tests.topologies import Count
 from tests.worker.building import chain
 
@@ -141,7 +141,7 @@ def _compute(tuples: Any) -> list[Any]:
 
 def test_a_real_sleep_is_no_work_and_a_real_loop_is() -> None:
     said: list[Failure] = []
-    import sparkstorm.worker.tasks.call_watch as module
+    import sparkstorm.data_plane.worker.tasks.call_watch as module
 
     window = module._WINDOW_S
     try:

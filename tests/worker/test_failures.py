@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, Tuple
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.failure import Cause, Failure, FailureKind
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.failure import Cause, Failure, FailureKind
+from sparkstorm.data_plane.transport.base import Entry
+from sparkstorm.data_plane.transport.local import LocalTransport
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
-from sparkstorm.transport.base import Entry
-from sparkstorm.transport.local import LocalTransport
 from tests.worker.building import Collecting, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2])

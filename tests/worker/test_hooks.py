@@ -21,8 +21,8 @@ from sparkstorm.api import (
     WorkerContext,
     WorkerHook,
 )
+from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.worker.building import Collecting, chain
 

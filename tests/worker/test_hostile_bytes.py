@@ -14,20 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import MalformedFrameError, StoreInconsistentError
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.tasks.journal import Journal
+from sparkstorm.common.errors import MalformedFrameError, StoreInconsistentError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.task_kit.journal import Journal
+from sparkstorm.data_plane.transport import frames
+from sparkstorm.data_plane.transport.base import START, TaskRecord
+from sparkstorm.data_plane.transport.frames import AckerMessages, SettledRoots
+from sparkstorm.data_plane.transport.keys import prefix_of
+from sparkstorm.data_plane.transport.progress import Progress
+from sparkstorm.data_plane.worker.tasks.bolt_task import decode_held
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.local_topology import LocalTopology
-from sparkstorm.transport import frames
-from sparkstorm.transport.base import START, TaskRecord
-from sparkstorm.transport.frames import AckerMessages, SettledRoots
-from sparkstorm.transport.keys import prefix_of
-from sparkstorm.transport.progress import Progress
-from sparkstorm.worker.tasks.bolt_task import decode_held
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain
 

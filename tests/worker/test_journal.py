@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.tasks import journal as journals
-from sparkstorm.tasks.journal import Journal, whole_and_deltas
-from sparkstorm.transport.base import START, Commit, TaskRecord
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.task_kit import journal as journals
+from sparkstorm.data_plane.task_kit.journal import Journal, whole_and_deltas
+from sparkstorm.data_plane.transport.base import START, Commit, TaskRecord
 
 CODEC = Codec()
 

@@ -12,24 +12,24 @@ from typing import Any, ClassVar
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.checkpoint.files import CheckpointWriter, read_checkpoint
-from sparkstorm.checkpoint.restore import Seeds
 from sparkstorm.client.savepoints import Source
 from sparkstorm.client.state_frames import state_table
 from sparkstorm.client.submission import sow
-from sparkstorm.cluster.request_checks import check_upgraded_outline
-from sparkstorm.errors import InvalidTopologyError, StoreUnavailableError, WorkerFailedError
-from sparkstorm.executor.lazy_state import LazyState
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model.outline import outline_of
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import InvalidTopologyError, StoreUnavailableError, WorkerFailedError
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.model.outline import outline_of
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.control_plane.cluster.request_checks import check_upgraded_outline
+from sparkstorm.data_plane.checkpoint.files import CheckpointWriter, read_checkpoint
+from sparkstorm.data_plane.checkpoint.restore import Seeds
+from sparkstorm.data_plane.executor.lazy_state import LazyState
+from sparkstorm.data_plane.transport.local import LocalStore
+from sparkstorm.data_plane.transport.local_reader import LocalReader, LocalSeeding
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
-from sparkstorm.transport.local import LocalStore
-from sparkstorm.transport.local_reader import LocalReader, LocalSeeding
 
 LAZY: dict[str, Any] = {"topology.state.backend": "lazy", "topology.state.cache.keys": 4}
 MEMORY: dict[str, Any] = {"topology.state.backend": "memory"}

@@ -24,11 +24,11 @@ from sparkstorm.api import (
     Tuple,
     key_range,
 )
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.embedded import RedisServer
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_spec import PlacedExecutor
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.worker_spec import PlacedExecutor
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
 from sparkstorm.testing.simulated_time import spend

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from sparkstorm.worker import loop
-from sparkstorm.worker.loop import LogLevels
+from sparkstorm.data_plane.worker import loop
+from sparkstorm.data_plane.worker.loop import LogLevels
 
 
 @contextmanager

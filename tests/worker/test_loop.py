@@ -18,10 +18,8 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Spout
-from sparkstorm.blobs.topology_code import pack_topology
-from sparkstorm.embedded import RedisServer
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.worker_messages import (
     Beat,
     ExitCode,
     Ready,
@@ -29,10 +27,12 @@ from sparkstorm.model.worker_messages import (
     WorkerCommand,
     WorkerReport,
 )
-from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
-from sparkstorm.transport.cells import CellsTransport
-from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.worker.loop import WakeUp, open_transport, run_worker
+from sparkstorm.common.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.data_plane.worker.loop import WakeUp, open_transport, run_worker
+from sparkstorm.extensions.cells.cells import CellsTransport
+from sparkstorm.extensions.embedded import RedisServer
 from tests.topologies import Count
 from tests.waiting import wait_until
 from tests.worker.building import chain

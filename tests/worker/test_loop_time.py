@@ -10,14 +10,12 @@ import ormsgpack
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.clock import SimClock
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.failure import Cause
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_messages import SetStatus
-from sparkstorm.testing import FeederSpout, LocalCluster
-from sparkstorm.testing.invariants import Invariants
-from sparkstorm.transport.progress import (
+from sparkstorm.common.clock import SimClock
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.failure import Cause
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.worker_messages import SetStatus
+from sparkstorm.data_plane.transport.progress import (
     BACKLOG,
     BUSY,
     COMMIT,
@@ -29,8 +27,10 @@ from sparkstorm.transport.progress import (
     TaskCounts,
     merge,
 )
-from sparkstorm.worker.counting.loop_time import LoopTime, TaskTime
-from sparkstorm.worker.worker import Worker
+from sparkstorm.data_plane.worker.counting.loop_time import LoopTime, TaskTime
+from sparkstorm.data_plane.worker.worker import Worker
+from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing.invariants import Invariants
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers
 

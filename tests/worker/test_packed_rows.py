@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.grouping.routes import Target
-from sparkstorm.model.compiled import core
-from sparkstorm.model.roots import split_roots
-from sparkstorm.model.tuples import Roots, Source, union_roots
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.grouping.routes import Target
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.roots import split_roots
+from sparkstorm.common.model.tuples import Roots, Source, union_roots
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport.frames import RowFrame, decode, encode_rows
+from sparkstorm.data_plane.worker import open_blocks
+from sparkstorm.data_plane.worker.epoch_commit import _split_off
+from sparkstorm.data_plane.worker.open_blocks import Births, OpenBlock, OpenBlocks
+from sparkstorm.data_plane.worker.packed_rows import BYTES_PER_ENTRY, ROWS_PER_ENTRY
 from sparkstorm.testing import CaptureBolt, FeederSpout
-from sparkstorm.transport.frames import RowFrame, decode, encode_rows
-from sparkstorm.worker import open_blocks
-from sparkstorm.worker.epoch_commit import _split_off
-from sparkstorm.worker.open_blocks import Births, OpenBlock, OpenBlocks
-from sparkstorm.worker.packed_rows import BYTES_PER_ENTRY, ROWS_PER_ENTRY
 from tests.transport.values import values
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers

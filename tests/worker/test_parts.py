@@ -9,28 +9,28 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from sparkstorm.acking.new_trees import NewTrees
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.common.errors import CodecError, InvalidConfigError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.roots import is_batch, place_of
+from sparkstorm.common.model.tasks import number_tasks
+from sparkstorm.common.model.tuples import Roots, Source, Tuple, each_root, union_roots
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.connectors.patience import without_password
-from sparkstorm.errors import CodecError, InvalidConfigError
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.runner import BasicCollector, BasicRunner
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error, failure_of, preparing
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.roots import is_batch, place_of
-from sparkstorm.model.tasks import number_tasks
-from sparkstorm.model.tuples import Roots, Source, Tuple, each_root, union_roots
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.data_plane.acking.new_trees import NewTrees
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import describe_error, failure_of, preparing
+from sparkstorm.data_plane.transport.base import Commit, Cursor, Pressure
+from sparkstorm.data_plane.transport.frames import RowFrame, decode, encode_rows
+from sparkstorm.data_plane.worker.backpressure import Backpressure
+from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
+from sparkstorm.data_plane.worker.open_blocks import Births, Feed
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask, PendingInput
+from sparkstorm.data_plane.worker.tasks.inbox import Chunk, FrameRows, Inbox, _join_plainly
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.testing import FeederSpout
-from sparkstorm.transport.base import Commit, Cursor, Pressure
-from sparkstorm.transport.frames import RowFrame, decode, encode_rows
-from sparkstorm.worker.backpressure import Backpressure
-from sparkstorm.worker.epoch import Epoch, RandomIds
-from sparkstorm.worker.open_blocks import Births, Feed
-from sparkstorm.worker.tasks.bolt_task import BoltTask, PendingInput
-from sparkstorm.worker.tasks.inbox import Chunk, FrameRows, Inbox, _join_plainly
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 from tests.worker.building import Pass
 
 CODEC = Codec()

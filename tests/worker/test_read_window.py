@@ -6,12 +6,17 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.config import merge
-from sparkstorm.settings import EpochSettings
-from sparkstorm.transport.base import Entry
-from sparkstorm.worker.epoch import Epoch, RandomIds
-from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.read_window import LEAST_FRAMES, MOST_FRAMES, WINDOW_BYTES, ReadWindow
+from sparkstorm.common.config import merge
+from sparkstorm.common.settings import EpochSettings
+from sparkstorm.data_plane.transport.base import Entry
+from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
+from sparkstorm.data_plane.worker.epoch_budget import Budget
+from sparkstorm.data_plane.worker.read_window import (
+    LEAST_FRAMES,
+    MOST_FRAMES,
+    WINDOW_BYTES,
+    ReadWindow,
+)
 
 
 def answer(count: int, size: int = 60, task: int = 1) -> list[Entry]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.acking import Pending
 from sparkstorm.api import Tuple
+from sparkstorm.data_plane.acking import Pending
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.worker.building import Collecting, chain
 

@@ -18,8 +18,8 @@ from sparkstorm.api import (
     TransactionalSink,
     bolt,
 )
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 from sparkstorm.testing.in_process_worker import InProcessWorker

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import SqlSink
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.topology import Topology
+from sparkstorm.data_plane.transport.local import LocalStore
 from sparkstorm.testing import LocalCluster, Shared
-from sparkstorm.transport.local import LocalStore
 from tests.topologies import Log
 
 CONF = {"topology.workers": 2, "topology.epoch.rows": 3, "topology.message.timeout.secs": 3600}

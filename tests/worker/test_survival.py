@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, Tuple
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared, die
-from sparkstorm.transport.frames import encode_rows
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
-from sparkstorm.client.tap import Sample, _read, samples
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.data_plane.transport.base import START
+from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.extensions.tracing.client_taps import Sample, _read, samples
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
-from sparkstorm.transport.base import START
-from sparkstorm.transport.local_reader import LocalReader
 
 
 class Split(BasicBolt):
@@ -111,11 +111,11 @@ def test_bytes_that_no_worker_wrote_are_passed_over() -> None:
 def test_a_batch_of_rows_is_cut_to_the_newest(rows: int) -> None:
     import pyarrow as pa
 
-    from sparkstorm.executor.emitter import Emitter, Route
-    from sparkstorm.model.tuples import Source
-    from sparkstorm.model.values.codec import Codec
-    from sparkstorm.transport.local import LocalStore, LocalTransport
-    from sparkstorm.worker.tasks.taps import MOST_ROWS, Taps
+    from sparkstorm.common.model.tuples import Source
+    from sparkstorm.common.model.values.codec import Codec
+    from sparkstorm.data_plane.executor.emitter import Emitter, Route
+    from sparkstorm.data_plane.transport.local import LocalStore, LocalTransport
+    from sparkstorm.extensions.tracing.taps import MOST_ROWS, Taps
 
     source = Source("c", 1, "default", ("n",))
     emitter = Emitter("c", {"default": Route(source, Codec(), False)}, False)

@@ -16,9 +16,9 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.metrics import TaskMetrics
-from sparkstorm.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.worker.tasks.blocking_bolt import MAX_QUEUED, ThreadedBolt
 from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, LocalCluster, Shared
-from sparkstorm.worker.tasks.blocking_bolt import MAX_QUEUED, ThreadedBolt
 from tests.waiting import wait_until
 from tests.worker.building import Collecting, chain
 

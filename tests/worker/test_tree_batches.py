@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.acking import Pending, TreeBatches
-from sparkstorm.acking.new_trees import NewTrees
-from sparkstorm.acking.pending import open_messages
-from sparkstorm.model import roots as forms
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.roots import batch_of, is_batch, split, split_roots
-from sparkstorm.model.tuples import Roots, Source, Tuple, each_root, union_roots
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.frames import (
+from sparkstorm.common.model import roots as forms
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.roots import batch_of, is_batch, split, split_roots
+from sparkstorm.common.model.tuples import Roots, Source, Tuple, each_root, union_roots
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.acking import Pending, TreeBatches
+from sparkstorm.data_plane.acking.new_trees import NewTrees
+from sparkstorm.data_plane.acking.pending import open_messages
+from sparkstorm.data_plane.transport.frames import (
     AckerMessages,
     RowFrame,
     SettledRoots,
@@ -33,10 +33,10 @@ from sparkstorm.transport.frames import (
     encode_rows,
     encode_settled,
 )
-from sparkstorm.worker import epoch as epochs
-from sparkstorm.worker.epoch import Epoch, RandomIds
-from sparkstorm.worker.tasks.acker_task import AckerTask
-from sparkstorm.worker.tasks.inbox import Chunk
+from sparkstorm.data_plane.worker import epoch as epochs
+from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
+from sparkstorm.data_plane.worker.tasks.acker_task import AckerTask
+from sparkstorm.data_plane.worker.tasks.inbox import Chunk
 
 CODEC, SOURCE, SPOUT = Codec(), Source("spout", 1, "default", ("n",)), 1
 WHY = Failure(FailureKind.FAILED, "why")

@@ -21,12 +21,12 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.insight.sampler import Sampler
-from sparkstorm.model.values.metric_values import MetricKind, MetricValue
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue
+from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge
+from sparkstorm.extensions.insight.sampler import Sampler
 from sparkstorm.replay.local import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared
-from sparkstorm.transport.progress import Progress, TaskCounts, merge
 
 
 class Counting(StatefulBolt):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.worker_messages import (
     Beat,
     ComponentError,
     ExitCode,
@@ -25,10 +25,10 @@ from sparkstorm.model.worker_messages import (
     Stop,
     WorkerReport,
 )
-from sparkstorm.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
-from sparkstorm.supervisor import fork_server
-from sparkstorm.supervisor.fork_server import ForkServer
-from sparkstorm.supervisor.worker_process import (
+from sparkstorm.common.model.worker_spec import PlacedExecutor, RedisAddress, WorkerSpec
+from sparkstorm.control_plane.supervisor import fork_server
+from sparkstorm.control_plane.supervisor.fork_server import ForkServer
+from sparkstorm.control_plane.supervisor.worker_process import (
     WorkerChild,
     child_environment,
     last_lines,
@@ -210,7 +210,7 @@ def test_a_fork_has_no_variables_of_sparks_and_draws_its_own_numbers(
 _FORKS = """
 import time
 from pathlib import Path
-from sparkstorm.supervisor.fork_server import ForkServer
+from sparkstorm.control_plane.supervisor.fork_server import ForkServer
 server = ForkServer.start()
 child = server.fork("tests.supervisor.toy_workers:loop")
 until = time.monotonic() + 60

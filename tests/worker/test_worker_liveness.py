@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Spout, Tuple
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared
 from sparkstorm.testing.simulated_time import spend
-from sparkstorm.transport.frames import encode_rows
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain
 

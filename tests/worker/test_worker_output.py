@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.model.worker_messages import Alive, WorkerCommand, WorkerReport
-from sparkstorm.worker import loop
-from sparkstorm.worker.main import Stamped
+from sparkstorm.common.model.worker_messages import Alive, WorkerCommand, WorkerReport
+from sparkstorm.data_plane.worker import loop
+from sparkstorm.data_plane.worker.main import Stamped
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyspark
 
-from sparkstorm.embedded import start_redis, start_zookeeper
-from sparkstorm.embedded.java import find_java
+from sparkstorm.extensions.embedded import start_redis, start_zookeeper
+from sparkstorm.extensions.embedded.java import find_java
 from sparkstorm.testing.system.recovery import (
     kill_executor,
     kill_slot,

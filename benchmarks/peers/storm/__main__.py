@@ -23,7 +23,7 @@ from benchmarks.peers.storm.runner import Job, class_path, phases, run_job
 from benchmarks.pipeline import cluster, run
 from benchmarks.topologies import word_count
 from benchmarks.wordcount import bare_loop, few_words, zipf_words
-from sparkstorm.app.cluster import Cluster
+from sparkstorm.driver.cluster import Cluster
 
 _PHASES = 4
 _RUNNERS = {"Storm, one worker JVM": 1, "Storm, two worker JVMs": 2}

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.homes import PEERS
-from sparkstorm.embedded.process import free_ports
+from sparkstorm.extensions.embedded.process import free_ports
 
 VERSION = "2.8.3"
 _HERE = Path(__file__).parent

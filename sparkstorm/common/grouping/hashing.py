@@ -16,9 +16,9 @@ from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 from uuid import UUID
 
-from sparkstorm.model.compiled import core
-from sparkstorm.model.values import value_types
-from sparkstorm.model.values.value_types import RegisteredValue
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.values import value_types
+from sparkstorm.common.model.values.value_types import RegisteredValue
 
 # Of Spark's hash partitioning. Another one would bring keys to other tasks than Spark does.
 _SEED = 42

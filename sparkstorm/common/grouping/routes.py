@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.grouping.load_ring import LoadRing
-from sparkstorm.model.compiled import core
-from sparkstorm.model.topology import Grouping
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.grouping.load_ring import LoadRing
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.topology import Grouping
 
 Rows = list[Any]
 PickOne = Callable[[tuple[Any, ...]], Rows]

@@ -1,4 +1,4 @@
-/* Compiled core: what a row costs on its way through a worker. Optional: model/compiled.py has the twins in Python.
+/* Compiled core: what a row costs on its way through a worker. Optional: common/model/compiled.py has the twins in Python.
 
    Each object here does the usual case and calls its twin ("plain") for every other one, so that checks and errors exist
    once. Attributes of slotted Python classes are read and written at the offsets that their descriptors give. */
@@ -84,7 +84,7 @@ call_execute(PyObject *execute, PyObject *tuple, PyObject *collector)
     return PyObject_Vectorcall(PyMethod_GET_FUNCTION(execute), call + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
 }
 
-/* ---- Pick: the picker of a grouping that chooses one task; twins in grouping/routes.py ---- */
+/* ---- Pick: the picker of a grouping that chooses one task; twins in common/grouping/routes.py ---- */
 
 enum { ONE, IN_TURN, BY_KEY, IN_RUNS, BY_HASH, BY_TWO };
 
@@ -315,7 +315,7 @@ pick_dealloc(Pick *self)
 
 static PyTypeObject PickType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.Pick",
+    .tp_name = "sparkstorm.common.model._core.Pick",
     .tp_doc = "Pick(kind, position, source, choose): picker of one list of rows.",
     .tp_basicsize = sizeof(Pick),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -464,7 +464,7 @@ timed_dealloc(TimedPick *self)
 
 static PyTypeObject TimedPickType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.TimedPick",
+    .tp_name = "sparkstorm.common.model._core.TimedPick",
     .tp_doc = "TimedPick(pick, position of the time, clock, last time, look_closer): picker of one list of rows that keeps a clock.",
     .tp_basicsize = sizeof(TimedPick),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -698,7 +698,7 @@ emit_dealloc(Emit *self)
 
 static PyTypeObject EmitType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.Emit",
+    .tp_name = "sparkstorm.common.model._core.Emit",
     .tp_doc = "Emit(emitter, slot of its roots, log, spreads, unread, pickers, source, width, stream, plain, rest, others): emit of a "
               "stream whose pickers choose one task each, and of the other streams by name.",
     .tp_basicsize = sizeof(Emit),
@@ -838,7 +838,7 @@ spout_dealloc(SpoutEmit *self)
 
 static PyTypeObject SpoutEmitType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.SpoutEmit",
+    .tp_name = "sparkstorm.common.model._core.SpoutEmit",
     .tp_doc = "SpoutEmit(emitter, slot of its roots, trees, ids, emit, plain): emit of a message of a batch of trees.",
     .tp_basicsize = sizeof(SpoutEmit),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -934,7 +934,7 @@ anchored_dealloc(AnchoredEmit *self)
 
 static PyTypeObject AnchoredEmitType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.AnchoredEmit",
+    .tp_name = "sparkstorm.common.model._core.AnchoredEmit",
     .tp_doc = "AnchoredEmit(thread, emitter, slot of its roots or None, emit, tuple_type, plain): emit anchored to one tuple.",
     .tp_basicsize = sizeof(AnchoredEmit),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -1064,7 +1064,7 @@ static PyMethodDef ack_methods[] = {
 
 static PyTypeObject AckType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.Ack",
+    .tp_name = "sparkstorm.common.model._core.Ack",
     .tp_doc = "Ack(thread, outstanding, acked, answers, plain): ack of an input that waits for no other tuples.",
     .tp_basicsize = sizeof(Ack),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
@@ -1077,7 +1077,7 @@ static PyTypeObject AckType = {
     .tp_methods = ack_methods,
 };
 
-/* ---- Reader: base of Tuple, which reads values by name or place; twin: the class of that name in model/tuples.py ---- */
+/* ---- Reader: base of Tuple, which reads values by name or place; twin: the class of that name in common/model/tuples.py ---- */
 
 static struct {
     PyTypeObject *tuple, *source;
@@ -1123,7 +1123,7 @@ static PySequenceMethods reader_sequence = {.sq_item = read_place};
 
 static PyTypeObject ReaderType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.Reader",
+    .tp_name = "sparkstorm.common.model._core.Reader",
     .tp_doc = "Base of tuples: reads their values.",
     .tp_basicsize = sizeof(PyObject),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
@@ -1377,7 +1377,7 @@ static PyGetSetDef method_getters[] = {
 
 static PyTypeObject StateMethodType = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "sparkstorm.model._core.StateMethod",
+    .tp_name = "sparkstorm.common.model._core.StateMethod",
     .tp_doc = "StateMethod(kind, class, plain, missing): its method add, get or put; `missing` is no former value.",
     .tp_basicsize = sizeof(StateMethod),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
@@ -1494,7 +1494,7 @@ PyDoc_STRVAR(run_tuples_doc,
              "run_tuples(items, start, execute, acks, failed, log, undo, acked, kept, marks, tuple_type): execute rows or tuples from a place\n"
              "on, each of them outstanding; the place behind the last one, or of the first call after which `failed` has anything.\n\n"
              "`kept` gets the inputs before that call which are outstanding still, `marks` the place, the lengths that log, undo and acked\n"
-             "had before it, and its tuple; also where a call raises. Twin: _run_tuples of executor/manual_runner.py.");
+             "had before it, and its tuple; also where a call raises. Twin: _run_tuples of data_plane/executor/manual_runner.py.");
 
 /* Take what a call has acked itself out of the list from a place on. */
 static int
@@ -1674,7 +1674,7 @@ run_values(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(tuples_doc, "tuples(rows, tuple_type): a tuple of each row (values, roots, source). Twin: tuples_of of model/tuples.py.");
+PyDoc_STRVAR(tuples_doc, "tuples(rows, tuple_type): a tuple of each row (values, roots, source). Twin: tuples_of of common/model/tuples.py.");
 
 static PyObject *
 tuples(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -1898,7 +1898,7 @@ empty(PyObject *module, PyObject *list)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(move_doc, "move(list): a new list of its items, of which it keeps none. Twin: _move of model/compiled.py.");
+PyDoc_STRVAR(move_doc, "move(list): a new list of its items, of which it keeps none. Twin: _move of common/model/compiled.py.");
 
 static PyObject *
 move(PyObject *module, PyObject *list)
@@ -2114,8 +2114,8 @@ static PyMethodDef functions[] = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "sparkstorm.model._core",
-    .m_doc = "Compiled core of the row path; see model/compiled.py.",
+    .m_name = "sparkstorm.common.model._core",
+    .m_doc = "Compiled core of the row path; see common/model/compiled.py.",
     .m_size = -1,
     .m_methods = functions,
 };

@@ -1,5 +1,5 @@
 /* Dates, datetimes in UTC or a zone of the tz database, decimals and UUIDs: as emitted, as bytes, and back; the twins are `checked`,
-   `encoded` and `decoded` of model/values/value_types.py. What is unusual is left to them. A look-up of a zone runs code of
+   `encoded` and `decoded` of common/model/values/value_types.py. What is unusual is left to them. A look-up of a zone runs code of
    zoneinfo in Python, and so a collection, a signal or another thread: never within a PyDict_Next of a user's mapping. */
 
 #define PY_SSIZE_T_CLEAN

@@ -1,4 +1,4 @@
-/* Columns of frames: rows to columns, senders, runs of roots and back; the twins are in transport/frames.py, but fold's.
+/* Columns of frames: rows to columns, senders, runs of roots and back; the twins are in data_plane/transport/frames.py, but fold's.
 
    What is not the usual case (None is returned), the twins do, so that checks and errors exist once. */
 
@@ -6,7 +6,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-/* The root under which an acker tracks this one; twin: tracked of model/roots.py. */
+/* The root under which an acker tracks this one; twin: tracked of common/model/roots.py. */
 static inline long long
 tracked_of(long long root)
 {
@@ -134,7 +134,7 @@ found_rows(const LastRows *of)
 }
 
 PyDoc_STRVAR(last_rows_doc, "last_rows(roots, lengths): the place of the last row of each tracked root, of runs of rows.\n\n"
-                            "Twin: RootRuns of transport/frames.py.");
+                            "Twin: RootRuns of data_plane/transport/frames.py.");
 
 static PyObject *
 last_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -182,7 +182,7 @@ done:
 
 PyDoc_STRVAR(pack_roots_doc,
              "pack_roots(roots): columns of the runs of rows' roots and of their lengths (none: each is one row), and the place of the last\n"
-             "row of each tracked root; None where a row has several. Twin: _packed_roots of transport/frames.py.");
+             "row of each tracked root; None where a row has several. Twin: _packed_roots of data_plane/transport/frames.py.");
 
 static PyObject *
 pack_roots(PyObject *module, PyObject *roots)
@@ -235,7 +235,7 @@ pack_roots(PyObject *module, PyObject *roots)
 
 PyDoc_STRVAR(unpack_roots_doc,
              "unpack_roots(column, lengths, count): the roots of runs, their lengths and the roots of rows; None where a column is not what it\n"
-             "should be. Twin: _checked_roots of transport/frames.py.");
+             "should be. Twin: _checked_roots of data_plane/transport/frames.py.");
 
 static PyObject *
 unpack_roots(PyObject *module, PyObject *const *args, Py_ssize_t given)
@@ -353,7 +353,7 @@ packed_numbers(const Senders *of, Py_ssize_t count)
 
 PyDoc_STRVAR(split_doc,
              "split(rows): a list per field, the roots, the tasks that sent the rows, and the number of each row's among them (none: there is\n"
-             "one); None for rows of several widths. Twin: encode_rows of transport/frames.py.");
+             "one); None for rows of several widths. Twin: encode_rows of data_plane/transport/frames.py.");
 
 /* Fill the columns; 0 where the twin must look, -1 with an error. */
 static int
@@ -432,7 +432,7 @@ split(PyObject *module, PyObject *given)
 }
 
 PyDoc_STRVAR(senders_doc, "senders(sources): the tasks of rows' sources, and the number of each row's among them (none: there is one); None\n"
-                          "where the twin must look: _senders_of of transport/frames.py.");
+                          "where the twin must look: _senders_of of data_plane/transport/frames.py.");
 
 static PyObject *
 senders(PyObject *module, PyObject *sources)
@@ -464,7 +464,7 @@ senders(PyObject *module, PyObject *sources)
 
 PyDoc_STRVAR(join_doc,
              "join(values, roots, sources, numbers, start, stop): rows from a place to before another; `numbers` of their sources, none\n"
-             "when there is one. Twin: _join_plainly of worker/tasks/inbox.py.");
+             "when there is one. Twin: _join_plainly of data_plane/worker/tasks/inbox.py.");
 
 /* A row's number of its source; -1 with an error. */
 static Py_ssize_t

@@ -1,4 +1,4 @@
-/* Hash of fields grouping: Murmur3 of 32 bits as Spark computes it; the twin is _stable_hash in grouping/hashing.py. */
+/* Hash of fields grouping: Murmur3 of 32 bits as Spark computes it; the twin is _stable_hash in common/grouping/hashing.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -172,7 +172,7 @@ stable_hash(PyObject *module, PyObject *value)
     return find_hash(value, &hash) < 0 ? NULL : PyLong_FromLong(hash);
 }
 
-PyDoc_STRVAR(hash_of_bytes_doc, "hash_of_bytes(data, seed): the signed 32-bit hash of bytes; twin: _plain_hash_of_bytes of grouping/hashing.py.");
+PyDoc_STRVAR(hash_of_bytes_doc, "hash_of_bytes(data, seed): the signed 32-bit hash of bytes; twin: _plain_hash_of_bytes of common/grouping/hashing.py.");
 
 static PyObject *
 hash_of_bytes(PyObject *module, PyObject *args)
@@ -186,7 +186,7 @@ hash_of_bytes(PyObject *module, PyObject *args)
 }
 
 PyDoc_STRVAR(places_doc, "places(keys, count): bytes of an int32 for each key of a list, its hash modulo `count`.\n\n"
-                         "Twin: place_of of grouping/routes.py.");
+                         "Twin: place_of of common/grouping/routes.py.");
 
 static PyObject *
 places(PyObject *module, PyObject *args)

@@ -1,4 +1,4 @@
-/* The acker's table (acking/table_ledger.py): search, one batch of messages, layout, what changed. Twin: the dict of acking/ledger.py. */
+/* The acker's table (data_plane/acking/table_ledger.py): search, one batch of messages, layout, what changed. Twin: the dict of data_plane/acking/ledger.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -378,7 +378,7 @@ take_changed(Table *t, int64_t *places)
     return found;
 }
 
-/* A delta as acking/journal.py has it: two counts, roots, values, tasks and flags of what is put, then the removed roots. */
+/* A delta as data_plane/acking/journal.py has it: two counts, roots, values, tasks and flags of what is put, then the removed roots. */
 static void
 write_changes(Table *t, const int64_t *places, int64_t found, char *out)
 {
@@ -480,10 +480,10 @@ insert_roots(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 PyMethodDef ledger_functions[] = {
-    {"apply_batch", (PyCFunction)(void (*)(void))apply_batch, METH_FASTCALL, "See acking/table_ledger.py."},
-    {"apply_few", (PyCFunction)(void (*)(void))apply_few, METH_FASTCALL, "See acking/table_ledger.py."},
-    {"take_delta", (PyCFunction)(void (*)(void))take_delta, METH_FASTCALL, "See acking/table_ledger.py."},
-    {"find_roots", (PyCFunction)(void (*)(void))find_roots, METH_FASTCALL, "See acking/table_ledger.py."},
-    {"insert_roots", (PyCFunction)(void (*)(void))insert_roots, METH_FASTCALL, "See acking/table_ledger.py."},
+    {"apply_batch", (PyCFunction)(void (*)(void))apply_batch, METH_FASTCALL, "See data_plane/acking/table_ledger.py."},
+    {"apply_few", (PyCFunction)(void (*)(void))apply_few, METH_FASTCALL, "See data_plane/acking/table_ledger.py."},
+    {"take_delta", (PyCFunction)(void (*)(void))take_delta, METH_FASTCALL, "See data_plane/acking/table_ledger.py."},
+    {"find_roots", (PyCFunction)(void (*)(void))find_roots, METH_FASTCALL, "See data_plane/acking/table_ledger.py."},
+    {"insert_roots", (PyCFunction)(void (*)(void))insert_roots, METH_FASTCALL, "See data_plane/acking/table_ledger.py."},
     {NULL, NULL, 0, NULL},
 };

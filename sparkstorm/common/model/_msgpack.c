@@ -1,4 +1,4 @@
-/* Bytes of values and back, as ormsgpack writes and reads them; Codec.pack and Codec.unpack in model/values/codec.py are the twins.
+/* Bytes of values and back, as ormsgpack writes and reads them; Codec.pack and Codec.unpack in common/model/values/codec.py are the twins.
 
    msgpack's own containers and scalars, and the extensions of _extensions.c. Everything else, and everything that is wrong, is the
    twin's: other extensions, wide numbers, text that is no UTF-8, damaged or odd bytes. So the rules and errors exist once. No code of
@@ -286,7 +286,7 @@ pack_first_rows(Packed *columns, Py_ssize_t width, PyObject *const *args, Py_ssi
 PyDoc_STRVAR(pack_rows_doc,
              "pack_rows(rows, roots, sources, most, most_bytes): pack the values of the first rows, so many and so many bytes at the most: the\n"
              "bytes of each column. Roots and sources get theirs. None where the first row is larger or has anything of the twin's, which is\n"
-             "encode_rows of transport/frames.py.");
+             "encode_rows of data_plane/transport/frames.py.");
 
 static PyObject *
 pack_rows(PyObject *module, PyObject *const *args, Py_ssize_t given)

@@ -1,4 +1,4 @@
-/* Packing of requests to Redis (RESP arrays of bulk strings); the twin is pack_plain in transport/connection.py. */
+/* Packing of requests to Redis (RESP arrays of bulk strings); the twin is pack_plain in data_plane/transport/connection.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

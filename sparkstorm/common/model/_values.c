@@ -1,4 +1,4 @@
-/* Normalisation of emitted values; the twin is Codec._normalise_plain in model/values/codec.py.
+/* Normalisation of emitted values; the twin is Codec._normalise_plain in common/model/values/codec.py.
 
    The containers and scalars that msgpack has a form for are copied here; dates, decimals and UUIDs are checked (_extensions.c).
    For everything else `rest(value, depth)` decides: a Codec's method in Python, so that the rules and errors of the other types exist
@@ -127,7 +127,7 @@ normal_of(PyObject *value, PyObject *rest, long depth)
     return PyObject_CallFunction(rest, "Ol", value, depth);
 }
 
-/* ---- estimates of sizes; twins: weigh and Emitter.weight of executor/emitter.py ---- */
+/* ---- estimates of sizes; twins: weigh and Emitter.weight of data_plane/executor/emitter.py ---- */
 
 /* Add about how many bytes a value takes in a frame; -1 with an error. */
 static int

@@ -1,8 +1,8 @@
 """Records of the control plane: assignments, slots of supervisors, requested sizes of topologies,
 heartbeats.
 
-Everything here is stored in the state store (ZooKeeper) by cluster/storm_state.py through
-model/records.py. Times are integers of milliseconds since the epoch on the writer's clock.
+Everything here is stored in the state store (ZooKeeper) by control_plane/cluster/storm_state.py through
+common/model/records.py. Times are integers of milliseconds since the epoch on the writer's clock.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from sparkstorm.model.status import ADDED_LATER, JsonValue, PendingAction, TopologyStatus
+from sparkstorm.common.model.status import ADDED_LATER, JsonValue, PendingAction, TopologyStatus
 
 
 # Tuples rather than dataclasses: schedulers hash and sort hundreds of thousands of these.

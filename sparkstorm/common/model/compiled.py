@@ -23,7 +23,7 @@ def _load() -> tuple[ModuleType | None, str]:
     if os.environ.get("SPARKSTORM_PURE", "") not in ("", "0"):
         return None, "plain Python (SPARKSTORM_PURE is set)"
     try:
-        found = import_module("sparkstorm.model._core")
+        found = import_module("sparkstorm.common.model._core")
     except ImportError:
         return (
             None,

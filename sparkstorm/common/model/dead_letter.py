@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkstorm.errors import CodecError, StoreInconsistentError
-from sparkstorm.model.failure import Cause as Cause
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.roots import split
-from sparkstorm.model.topology import TIMER_STREAM, WINDOW_STREAM
-from sparkstorm.model.tuples import Tuple, each_root
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.tagged import from_json, to_json
+from sparkstorm.common.errors import CodecError, StoreInconsistentError
+from sparkstorm.common.model.failure import Cause as Cause
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.roots import split
+from sparkstorm.common.model.topology import TIMER_STREAM, WINDOW_STREAM
+from sparkstorm.common.model.tuples import Tuple, each_root
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.tagged import from_json, to_json
 
 Pair = tuple[Any, Any]
 REPLAYED_FIELDS = {
@@ -34,7 +34,7 @@ class DeadLetter:
     small, else the keys of its grouping and those that the call used; None when the bolt keeps
     none. `conf` has the settings of the topology that differ from the defaults. `window` has what a
     bolt with windows or timers saw besides: the content of the window, or the stored cells that the
-    tuple met (`executor/window_records.py`). `roots` are those of its trees, of members of a batch
+    tuple met (`data_plane/executor/window_records.py`). `roots` are those of its trees, of members of a batch
     their split ones: they name the messages from which it descends.
     """
 

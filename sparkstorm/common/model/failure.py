@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from sparkstorm.errors import show
+from sparkstorm.common.errors import show
 
 MAX_TEXT = 500
 MAX_TRACEBACK = 4_000

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sparkstorm.config import OWN_PREFIX, check, default_conf, keys, secret_keys
-from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
-from sparkstorm.model.status import JsonValue
-from sparkstorm.model.tasks import acker_count, task_count
-from sparkstorm.model.topology import Component, Topology
+from sparkstorm.common.config import OWN_PREFIX, check, default_conf, keys, secret_keys
+from sparkstorm.common.errors import InvalidConfigError, StoreInconsistentError
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.common.model.tasks import acker_count, task_count
+from sparkstorm.common.model.topology import Component, Topology
 
 _PARALLELISM_KEY = {"spout": "topology.spout.parallelism", "bolt": "topology.bolt.parallelism"}
 

@@ -5,12 +5,12 @@ unpickling.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.status import JsonValue
-from sparkstorm.model.tasks import executors_by_component, number_tasks, system_topology
-from sparkstorm.model.topology import Topology
-from sparkstorm.settings import StateSettings
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.assignment import TaskInfo
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.common.model.tasks import executors_by_component, number_tasks, system_topology
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.settings import StateSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,16 @@ from enum import StrEnum
 from functools import cache
 from typing import TypeVar, Union, cast, get_args, get_origin
 
-from sparkstorm.errors import StoreInconsistentError, show
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.status import JsonValue
-from sparkstorm.model.strict import UnfitValueError, expected, is_free_json, named_errors, read_as
+from sparkstorm.common.errors import StoreInconsistentError, show
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.common.model.strict import (
+    UnfitValueError,
+    expected,
+    is_free_json,
+    named_errors,
+    read_as,
+)
 
 FORMAT_VERSION = 1
 _VERSION_FIELD = "format"

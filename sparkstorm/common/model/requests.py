@@ -13,13 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
-from sparkstorm.model.assignment import ExecutorId, Movement, TopologyBase, WorkerSlot, movement
-from sparkstorm.model.names import counted
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.model.topology import validate_name
-from sparkstorm.model.upgrade import UpgradeOptions
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.common.model.assignment import (
+    ExecutorId,
+    Movement,
+    TopologyBase,
+    WorkerSlot,
+    movement,
+)
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.topology import validate_name
+from sparkstorm.common.model.upgrade import UpgradeOptions
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _NUMBERS = re.compile(r"-\d{1,19}-\d{1,19}", re.ASCII)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkstorm.model.tuples import Roots
+from sparkstorm.common.model.tuples import Roots
 
 PLACES = 1 << 10
 """Members that a batch may have."""

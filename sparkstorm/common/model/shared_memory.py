@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.errors import InvalidTopologyError, show
+from sparkstorm.common.errors import InvalidTopologyError, show
 
 SHARED_MEMORY_KEY = "topology.component.shared.memory"
 MOST_MB = 1e15

@@ -1,7 +1,7 @@
 """Status of a topology, actions of its life cycle, and the pending action with its due time.
 
 A pending action is a stored record with its due time and parameters, so that timers survive a
-restart of Nimbus. The transitions are in scheduling/lifecycle.py.
+restart of Nimbus. The transitions are in control_plane/scheduling/lifecycle.py.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 
 ADDED_LATER: Mapping[str, bool] = MappingProxyType({"added later": True})
 """Metadata of a field that records of earlier versions lack; they are read with its default
-(model/strict.py).
+(common/model/strict.py).
 """
 
 

@@ -16,9 +16,9 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
-from sparkstorm.errors import SparkStormError, show
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.status import ADDED_LATER, JsonValue
+from sparkstorm.common.errors import SparkStormError, show
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.status import ADDED_LATER, JsonValue
 
 _DEPTH_LIMIT = 64
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 
 _NUMBERS = ("pending", "queued", "queued_ms", "uptime_ms", "last_error_ms")
 _LATENCIES = ("execute_us", "process_us")

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from sparkstorm.errors import InvalidConfigError, show
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.topology import ACKER, MASTER, Component, Topology
-from sparkstorm.settings import TaskSettings, TrackingSettings
+from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.topology import ACKER, MASTER, Component, Topology
+from sparkstorm.common.settings import TaskSettings, TrackingSettings
 
 MAX_TASKS = 100_000
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Literal
 
-from sparkstorm.errors import InvalidTopologyError, show
+from sparkstorm.common.errors import InvalidTopologyError, show
 
 DEFAULT_STREAM = "default"
 BAD_STREAM = "bad"  # by convention: records that a source cannot turn into tuples

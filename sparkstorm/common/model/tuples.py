@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.model.compiled import core
-from sparkstorm.model.topology import AGAIN_PREFIX, LATE_PREFIX, stream_of
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.topology import AGAIN_PREFIX, LATE_PREFIX, stream_of
 
 Roots = int | tuple[int, ...]
 """Roots of a tuple: 0 for an untracked one, one 63-bit id, or several (multi-anchored)."""

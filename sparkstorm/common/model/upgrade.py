@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparkstorm.model.assignment import WorkerCode, WorkerSlot
-from sparkstorm.model.outline import TopologyOutline
+from sparkstorm.common.model.assignment import WorkerCode, WorkerSlot
+from sparkstorm.common.model.outline import TopologyOutline
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.requests import LOG_LEVELS
-from sparkstorm.model.strict import named_errors, read_as
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.requests import LOG_LEVELS
+from sparkstorm.common.model.strict import named_errors, read_as
 
 MAX_LINE_BYTES = 1024 * 1024
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.status import ADDED_LATER, JsonValue
-from sparkstorm.model.strict import UnfitValueError, read_as
-from sparkstorm.tls import NO_FILES, TlsFiles
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.common.model.status import ADDED_LATER, JsonValue
+from sparkstorm.common.model.strict import UnfitValueError, read_as
+from sparkstorm.common.tls import NO_FILES, TlsFiles
 
 MAX_SPEC_BYTES = 16 * 1024 * 1024
 # with versions below 2**21 tokens stay below 2**53: scripts in the store compare them as doubles

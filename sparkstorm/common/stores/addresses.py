@@ -2,7 +2,7 @@
 and whether that can be.
 
 Law: nothing here connects to anything. Servers that are not configured are started by
-`sparkstorm.embedded`.
+`sparkstorm.extensions.embedded`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparkstorm.config import Conf
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.worker_spec import RedisAddress, RedisStores
-from sparkstorm.settings import StoreSettings
-from sparkstorm.stores.connection import parse_redis_url
-from sparkstorm.stores.passwords import REDIS, REDIS_SENTINEL, REDIS_VIEWER, ZOOKEEPER, password_of
-from sparkstorm.tls import NO_FILES, TlsFiles
+from sparkstorm.common.config import Conf
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.common.settings import StoreSettings
+from sparkstorm.common.stores.connection import parse_redis_url
+from sparkstorm.common.stores.passwords import (
+    REDIS,
+    REDIS_SENTINEL,
+    REDIS_VIEWER,
+    ZOOKEEPER,
+    password_of,
+)
+from sparkstorm.common.tls import NO_FILES, TlsFiles
 
 
 def not_configured(conf: Conf) -> list[str]:

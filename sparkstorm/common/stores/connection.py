@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from sparkstorm.errors import InvalidConfigError, StoreInconsistentError
-from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.model.status import ADDED_LATER
-from sparkstorm.model.worker_spec import RedisAddress, RedisStores
-from sparkstorm.tls import NO_FILES, TlsFiles
+from sparkstorm.common.errors import InvalidConfigError, StoreInconsistentError
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.common.model.status import ADDED_LATER
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.common.tls import NO_FILES, TlsFiles
 
 VIEWER = "sparkstorm-viewer"  # user of a cluster's ZooKeeper and embedded Redis that may only read
 # As long as what HMAC-SHA256 makes of it: more would add nothing.

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.stores.connection import load_any_connection, read_private
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.stores.connection import load_any_connection, read_private
 
 VARIABLE: Final = "SPARKSTORM_CLUSTER"
 """Variable of the environment that names a connection file."""

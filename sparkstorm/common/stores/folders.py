@@ -13,7 +13,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError
 
 # A file and no list of folders elsewhere: a list is wrong about a folder that was copied or mounted
 # anew. A topology named ".." once made storm.local.dir its parent, whose files would have been

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sparkstorm.config import secret_keys
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.stores.connection import read_private
+from sparkstorm.common.config import secret_keys
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.stores.connection import read_private
 
 _URLS: Final = ("sparkstorm.redis.url", "sparkstorm.redis.urls")
 

@@ -2,7 +2,7 @@
 
 Law: a client tries nothing twice by itself, since the caller decides whether a request may be
 repeated. For requests of the control plane and of operators; the data plane has connections of its
-own (`transport/connection.py`).
+own (`data_plane/transport/connection.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
 
 OLDEST_VERSION = (6, 2)  # XTRIM MINID, which frees what a commit has consumed
 # An operator waits for the check; a Redis that takes longer to answer a PING would hold up every

@@ -6,12 +6,12 @@ Positions follow the order of arrival; a window that is not full when the input 
 
 from __future__ import annotations
 
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.store import Key, Store
-from sparkstorm.windowing.watermarks import NEVER
-from sparkstorm.windowing.window_contents import Contents
-from sparkstorm.windowing.window_math import Layout
-from sparkstorm.windowing.windows import Firing
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.windowing.store import Key, Store
+from sparkstorm.common.windowing.watermarks import NEVER
+from sparkstorm.common.windowing.window_contents import Contents
+from sparkstorm.common.windowing.window_math import Layout
+from sparkstorm.common.windowing.windows import Firing
 
 
 class CountWindows:

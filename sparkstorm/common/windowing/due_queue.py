@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from sparkstorm.windowing.store import Key, in_order, rank
+from sparkstorm.common.windowing.store import Key, in_order, rank
 
 # Half of it looks at small queues twice as often, double keeps as many more keys in memory.
 _LEAST_TO_SWEEP = 1000

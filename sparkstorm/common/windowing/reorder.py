@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.due_queue import DueQueue
-from sparkstorm.windowing.store import Store
-from sparkstorm.windowing.window_contents import FindSource
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.windowing.due_queue import DueQueue
+from sparkstorm.common.windowing.store import Store
+from sparkstorm.common.windowing.window_contents import FindSource
 
 
 @dataclass(frozen=True, slots=True)

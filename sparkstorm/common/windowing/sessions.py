@@ -17,13 +17,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.due_queue import DueQueue
-from sparkstorm.windowing.store import Key, Store
-from sparkstorm.windowing.watermarks import NEVER
-from sparkstorm.windowing.window_contents import Collected, Content, Fold
-from sparkstorm.windowing.windows import Firing
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.windowing.due_queue import DueQueue
+from sparkstorm.common.windowing.store import Key, Store
+from sparkstorm.common.windowing.watermarks import NEVER
+from sparkstorm.common.windowing.window_contents import Collected, Content, Fold
+from sparkstorm.common.windowing.windows import Firing
 
 _FIRED_TO = ("W",)
 Session = tuple[int, int, int]

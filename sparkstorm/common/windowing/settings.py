@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.topology import Component
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.topology import Component
 
 LENGTH_COUNT = "topology.bolts.window.length.count"
 LENGTH_MS = "topology.bolts.window.length.duration.ms"

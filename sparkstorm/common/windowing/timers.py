@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sparkstorm.errors import CodecError
-from sparkstorm.model.values.codec import KEY_TYPES, no_key
-from sparkstorm.model.values.value_types import ONE_FORM
-from sparkstorm.windowing.due_queue import DueQueue
-from sparkstorm.windowing.store import Key, Store
-from sparkstorm.windowing.watermarks import END
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.values.codec import KEY_TYPES, no_key
+from sparkstorm.common.model.values.value_types import ONE_FORM
+from sparkstorm.common.windowing.due_queue import DueQueue
+from sparkstorm.common.windowing.store import Key, Store
+from sparkstorm.common.windowing.watermarks import END
 
 Axis = Literal["event", "processing"]
 

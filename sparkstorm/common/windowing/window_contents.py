@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.windowing.store import Key, Store
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.windowing.store import Key, Store
 
 FindSource = Callable[[int, str], Source]
 Cell = tuple[int, Key]

@@ -13,12 +13,12 @@ from heapq import heappop, heappush
 from itertools import repeat
 from typing import Any, Protocol
 
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.windowing.due_queue import DueQueue
-from sparkstorm.windowing.store import Key, Store
-from sparkstorm.windowing.watermarks import NEVER
-from sparkstorm.windowing.window_contents import Content, Contents
-from sparkstorm.windowing.window_math import Layout
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.windowing.due_queue import DueQueue
+from sparkstorm.common.windowing.store import Key, Store
+from sparkstorm.common.windowing.watermarks import NEVER
+from sparkstorm.common.windowing.window_contents import Content, Contents
+from sparkstorm.common.windowing.window_math import Layout
 
 _FIRED_TO = ("W",)
 _NOTHING: Any = object()

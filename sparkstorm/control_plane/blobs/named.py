@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.blobs.attachments import MAX_BYTES, unpack
-from sparkstorm.errors import InvalidConfigError, StoreInconsistentError, show
-from sparkstorm.settings import FileSettings
+from sparkstorm.common.errors import InvalidConfigError, StoreInconsistentError, show
+from sparkstorm.common.settings import FileSettings
+from sparkstorm.data_plane.user_code.attachments import MAX_BYTES, unpack
 
 KEY = "topology.blobstore.map"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,149}")

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sparkstorm.blobs.named import KEY, blob_uses, check_name, check_size
-from sparkstorm.blobs.store import BlobKind, BlobStore
-from sparkstorm.clock import Clock
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import NamedBlob
-from sparkstorm.model.normalise import conf_from_bytes
+from sparkstorm.common.clock import Clock
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import NamedBlob
+from sparkstorm.common.model.normalise import conf_from_bytes
+from sparkstorm.control_plane.blobs.named import KEY, blob_uses, check_name, check_size
+from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
 
 
 class NamedBlobStore:

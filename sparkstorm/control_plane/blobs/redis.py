@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.servers.opening import AccessRefusedError
+from sparkstorm.common.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.servers.opening import AccessRefusedError
 
 TAG = "sparkstorm:{blob}"
 """Beginning of all keys, which a link to a cluster needs."""

@@ -12,15 +12,15 @@ import hmac
 from collections.abc import Iterable
 from enum import StrEnum
 
-from sparkstorm.blobs.base import BytesStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     ReadOnlyConnectionError,
     StoreInconsistentError,
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import BlobMetadata
+from sparkstorm.common.model.assignment import BlobMetadata
+from sparkstorm.control_plane.blobs.base import BytesStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
 
 CHUNK_BYTES = 4 * 1024 * 1024
 MAX_BLOB_BYTES = 2 * 1024**3

@@ -9,7 +9,7 @@ opened; a body never unfolds beyond a fixed size.
 import hmac
 import zlib
 
-from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.common.errors import StoreInconsistentError, TamperedBlobError
 
 FAMILY = b"sparkstorm-"
 VERSION = 2

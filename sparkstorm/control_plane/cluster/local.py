@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
 
-from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
-from sparkstorm.errors import StateConflictError, StoreUnavailableError
+from sparkstorm.common.errors import StateConflictError, StoreUnavailableError
+from sparkstorm.control_plane.cluster.base import Hint, Stored, check_path, check_size
 
 
 @dataclass(slots=True)

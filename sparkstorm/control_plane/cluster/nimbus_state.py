@@ -6,19 +6,26 @@ Clients write requests and may withdraw them; all else is Nimbus's.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import Hint
-from sparkstorm.cluster.record_store import RecordStore
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     SparkStormError,
     StateConflictError,
     StoreInconsistentError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.records import encode_record
-from sparkstorm.model.requests import HostMark, HostMarks, LogConfig, Outcome, Problems, Request
-from sparkstorm.model.status import JsonValue
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.records import encode_record
+from sparkstorm.common.model.requests import (
+    HostMark,
+    HostMarks,
+    LogConfig,
+    Outcome,
+    Problems,
+    Request,
+)
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.base import Hint
+from sparkstorm.control_plane.cluster.record_store import RecordStore
 
 
 @dataclass(frozen=True, slots=True)

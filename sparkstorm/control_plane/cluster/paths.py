@@ -1,7 +1,7 @@
 """Paths in the cluster's tree, with the names of Storm (S3.38-S3.42) and JStorm (S0.14-S0.48)."""
 
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.names import name_to_node, node_to_name
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.names import name_to_node, node_to_name
 
 STORMS = "/storms"
 ASSIGNMENTS = "/assignments"

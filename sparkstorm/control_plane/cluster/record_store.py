@@ -5,11 +5,11 @@ errors).
 from collections.abc import Callable
 from typing import TypeVar
 
-from sparkstorm.cluster.base import Hint, StateStore
-from sparkstorm.cluster.envelope import seal, unseal
-from sparkstorm.errors import StateConflictError
-from sparkstorm.model.names import node_to_name
-from sparkstorm.model.records import decode_record, encode_record
+from sparkstorm.common.errors import StateConflictError
+from sparkstorm.common.model.names import node_to_name
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.control_plane.cluster.base import Hint, StateStore
+from sparkstorm.control_plane.cluster.envelope import seal, unseal
 
 CONFLICT_LIMIT = 20
 

@@ -18,17 +18,17 @@ from typing import Any
 
 from sparkstorm.api.components import Effects, Stateful
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.normalise import check_own_conf, conf_bytes
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.shared_memory import check_regions
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.upgrade import UpgradeOptions
-from sparkstorm.scheduling import per_topology
-from sparkstorm.scheduling.settings import ChoiceSettings
-from sparkstorm.settings import RequestSettings, TrackingSettings
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.normalise import check_own_conf, conf_bytes
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.shared_memory import check_regions
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.upgrade import UpgradeOptions
+from sparkstorm.common.settings import RequestSettings, TrackingSettings
+from sparkstorm.control_plane.scheduling import per_topology
+from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
 
 _WORKERS_KEY = "topology.workers"
 # Tasks, and with them ackers, are fixed at submission (S3.12); ids are Nimbus's.

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import SupervisorInfo, TopologyBase
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.tasks import shares
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import SupervisorInfo, TopologyBase
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.tasks import shares
 
 STORE = "topology.redis.store"
 CELLS = "topology.cells"

@@ -10,12 +10,12 @@ read checks what it finds and names the path and the field that is wrong.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import MAX_NODE_BYTES, Hint, no_hint
-from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
-from sparkstorm.cluster.nimbus_state import NimbusState
-from sparkstorm.errors import FailedAssignTopologyError, StateConflictError, StoreInconsistentError
-from sparkstorm.model.assignment import (
+from sparkstorm.common.errors import (
+    FailedAssignTopologyError,
+    StateConflictError,
+    StoreInconsistentError,
+)
+from sparkstorm.common.model.assignment import (
     Assignment,
     BlobMetadata,
     NamedBlob,
@@ -26,11 +26,15 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.records import encode_record
-from sparkstorm.model.task_beats import TaskBeats
-from sparkstorm.model.worker_spec import CellMarks, StoreMark, newer_mark
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.records import encode_record
+from sparkstorm.common.model.task_beats import TaskBeats
+from sparkstorm.common.model.worker_spec import CellMarks, StoreMark, newer_mark
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.base import MAX_NODE_BYTES, Hint, no_hint
+from sparkstorm.control_plane.cluster.nimbus_state import NimbusState
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024

@@ -20,10 +20,14 @@ from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import ACL, make_digest_acl
 
-from sparkstorm.cluster.paths import TICKETS
-from sparkstorm.cluster.zookeeper import QUIET, ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.errors import SlotsUnavailableError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.tls import TlsFiles
+from sparkstorm.common.errors import (
+    SlotsUnavailableError,
+    StoreInconsistentError,
+    StoreUnavailableError,
+)
+from sparkstorm.common.tls import TlsFiles
+from sparkstorm.control_plane.cluster.paths import TICKETS
+from sparkstorm.control_plane.cluster.zookeeper import QUIET, ZooKeeperAddress, ZooKeeperStateStore
 
 REDEEM_LIMIT_S = 15.0
 _USER = "ticket"

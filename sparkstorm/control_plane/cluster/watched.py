@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 from zlib import crc32
 
-from sparkstorm.cluster.base import Hint, StateStore, Stored
+from sparkstorm.control_plane.cluster.base import Hint, StateStore, Stored
 
 REREAD_MS = 30_000
 """Age at which a node is read again though its watch did not fire.

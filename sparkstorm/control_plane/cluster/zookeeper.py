@@ -30,24 +30,24 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import ForceRetryError
 from kazoo.security import ACL, Id, Permissions, make_digest_acl, make_digest_acl_credential
 
-from sparkstorm.cluster.base import Hint, Stored, check_path, check_size
-from sparkstorm.cluster.zookeeper_patience import (
-    ANSWERS,
-    NO_ANSWER,
-    BoundedHandler,
-    Patience,
-    Pauses,
-)
-from sparkstorm.cluster.zookeeper_rollback import SessionRenewal
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     InvalidConfigError,
     ReadOnlyConnectionError,
     StateConflictError,
     StoreUnavailableError,
     show,
 )
-from sparkstorm.settings import ZooKeeperSettings
-from sparkstorm.tls import TlsFiles
+from sparkstorm.common.settings import ZooKeeperSettings
+from sparkstorm.common.tls import TlsFiles
+from sparkstorm.control_plane.cluster.base import Hint, Stored, check_path, check_size
+from sparkstorm.control_plane.cluster.zookeeper_patience import (
+    ANSWERS,
+    NO_ANSWER,
+    BoundedHandler,
+    Patience,
+    Pauses,
+)
+from sparkstorm.control_plane.cluster.zookeeper_rollback import SessionRenewal
 
 _LOG = logging.getLogger(__name__)
 # a restarted server is back within that; also of the end of a session, which kazoo gives 20 s

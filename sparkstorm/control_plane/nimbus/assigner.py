@@ -15,28 +15,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sparkstorm.cluster.master_duties import master_task
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FailedAssignTopologyError,
     StateConflictError,
     StoreInconsistentError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import Assignment, TaskTable, TopologyBase, WorkerSlot
-from sparkstorm.model.normalise import loggable_conf
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import HostMark, RebalancePlan
-from sparkstorm.model.status import RebalanceOptions
-from sparkstorm.model.task_beats import TaskBeats
-from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
-from sparkstorm.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor, StoreWatch
-from sparkstorm.scheduling.per_topology import dry_run_copy
-from sparkstorm.scheduling.round import plan_round
-from sparkstorm.scheduling.round_memory import RoundMemory
-from sparkstorm.scheduling.snapshot import KnownTopology, Plan, Snapshot
-from sparkstorm.scheduling.view import Scheduler
-from sparkstorm.settings import SubmissionSettings
+from sparkstorm.common.model.assignment import Assignment, TaskTable, TopologyBase, WorkerSlot
+from sparkstorm.common.model.normalise import loggable_conf
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import HostMark, RebalancePlan
+from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.model.task_beats import TaskBeats
+from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading
+from sparkstorm.control_plane.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor, StoreWatch
+from sparkstorm.control_plane.scheduling.per_topology import dry_run_copy
+from sparkstorm.control_plane.scheduling.round import plan_round
+from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Plan, Snapshot
+from sparkstorm.control_plane.scheduling.view import Scheduler
+from sparkstorm.extensions.upgrade.master_duties import master_task
 
 _LOG = logging.getLogger(__name__)
 

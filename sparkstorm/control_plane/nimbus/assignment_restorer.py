@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.assignment import Assignment, TopologyBase
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.scheduling.reconcile import placed_anew, with_new_version
+from sparkstorm.common.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.common.model.assignment import Assignment, TopologyBase
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.scheduling.reconcile import placed_anew, with_new_version
 
 _LOG = logging.getLogger(__name__)
 # Heartbeats are not signed: a version far away from ours is no real one.

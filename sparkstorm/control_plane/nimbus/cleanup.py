@@ -16,20 +16,20 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     OneStoreAwayError,
     StoreInconsistentError,
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.requests import is_id_of, topology_name
-from sparkstorm.model.status import Action, PendingAction, TopologyStatus
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.hooks import NimbusHooks
-from sparkstorm.settings import NimbusSettings
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.requests import is_id_of, topology_name
+from sparkstorm.common.model.status import Action, PendingAction, TopologyStatus
+from sparkstorm.common.settings import NimbusSettings
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.nimbus.hooks import NimbusHooks
 
 _LOG = logging.getLogger(__name__)
 # Finding them is a scan over all keys of Redis. Half is twice the scans of a store that as a rule
@@ -112,7 +112,7 @@ class TopologyCleanup:
         # and the time limit is for slots that died and cannot remove theirs.
         if not is_due and self._state.worker_beat_slots(topology_id):
             return False
-        # An heir takes the data over when this topology is gone; see nimbus/deploy.py.
+        # An heir takes the data over when this topology is gone; see control_plane/nimbus/deploy.py.
         has_heir = base.pending is not None and base.pending.has_heir
         if not has_heir and not self._retire(base, now_ms):
             return False

@@ -12,23 +12,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sparkstorm.blobs.store import BlobKind, BlobStore
-from sparkstorm.cluster.base import Hint
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.assignment import (
+from sparkstorm.common.errors import StoreInconsistentError, TamperedBlobError
+from sparkstorm.common.model.assignment import (
     Assignment,
     SupervisorInfo,
     TopologyBase,
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.names import driver_of_node
-from sparkstorm.model.normalise import conf_from_bytes
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import HostMark
-from sparkstorm.model.status import JsonValue
-from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
+from sparkstorm.common.model.names import driver_of_node
+from sparkstorm.common.model.normalise import conf_from_bytes
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import HostMark
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
+from sparkstorm.control_plane.cluster.base import Hint
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Snapshot
 
 ReadT = TypeVar("ReadT")
 

@@ -14,22 +14,22 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from sparkstorm.blobs.store import BlobKind
-from sparkstorm.cluster.nimbus_state import Deploy
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FailedAssignTopologyError,
     SparkStormError,
     StoreInconsistentError,
     StoreUnavailableError,
 )
-from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.normalise import conf_bytes
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import Request
-from sparkstorm.model.status import Action, TopologyStatus
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.parts import NimbusParts
-from sparkstorm.scheduling.lifecycle import ActionRequest, transition
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.normalise import conf_bytes
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import Request
+from sparkstorm.common.model.status import Action, TopologyStatus
+from sparkstorm.control_plane.blobs.store import BlobKind
+from sparkstorm.control_plane.cluster.nimbus_state import Deploy
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.nimbus.parts import NimbusParts
+from sparkstorm.control_plane.scheduling.lifecycle import ActionRequest, transition
 
 _LOG = logging.getLogger(__name__)
 # The supervisors of a driver that follows another are up by then.

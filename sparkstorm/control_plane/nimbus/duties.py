@@ -14,29 +14,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.master_duties import TaskBeatGatherer, master_task
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import FailedAssignTopologyError, StoreInconsistentError
-from sparkstorm.model.assignment import SupervisorInfo, TopologyBase, WorkerSlot
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.worker_spec import unknown_store
-from sparkstorm.nimbus.assigner import Assigner
-from sparkstorm.nimbus.assignment_restorer import AssignmentRestorer
-from sparkstorm.nimbus.cleanup import TopologyCleanup
-from sparkstorm.nimbus.cluster_reader import ClusterReader, Reading
-from sparkstorm.nimbus.deploy import Deploys
-from sparkstorm.nimbus.error_reports import ErrorReports, FailurePauses, ProblemBoard
-from sparkstorm.nimbus.gray_upgrade import GrayUpgrades
-from sparkstorm.nimbus.heartbeat_monitor import HeartbeatMonitor, StoreWatch
-from sparkstorm.nimbus.hooks import NimbusHooks
-from sparkstorm.nimbus.parts import NimbusParts, OutcomeWriter
-from sparkstorm.nimbus.rebalance import Rebalancer
-from sparkstorm.nimbus.request_verbs import RequestVerbs
-from sparkstorm.nimbus.requests import RequestDuty
-from sparkstorm.scheduling.lifecycle import Effect, due_request, transition
-from sparkstorm.scheduling.view import Scheduler
-from sparkstorm.settings import NimbusSettings
+from sparkstorm.common.errors import FailedAssignTopologyError, StoreInconsistentError
+from sparkstorm.common.model.assignment import SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.worker_spec import unknown_store
+from sparkstorm.common.settings import NimbusSettings
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.assigner import Assigner
+from sparkstorm.control_plane.nimbus.assignment_restorer import AssignmentRestorer
+from sparkstorm.control_plane.nimbus.cleanup import TopologyCleanup
+from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading
+from sparkstorm.control_plane.nimbus.deploy import Deploys
+from sparkstorm.control_plane.nimbus.error_reports import ErrorReports, FailurePauses, ProblemBoard
+from sparkstorm.control_plane.nimbus.heartbeat_monitor import HeartbeatMonitor, StoreWatch
+from sparkstorm.control_plane.nimbus.hooks import NimbusHooks
+from sparkstorm.control_plane.nimbus.parts import NimbusParts, OutcomeWriter
+from sparkstorm.control_plane.nimbus.rebalance import Rebalancer
+from sparkstorm.control_plane.nimbus.request_verbs import RequestVerbs
+from sparkstorm.control_plane.nimbus.requests import RequestDuty
+from sparkstorm.control_plane.scheduling.lifecycle import Effect, due_request, transition
+from sparkstorm.control_plane.scheduling.view import Scheduler
+from sparkstorm.extensions.upgrade.master_duties import TaskBeatGatherer, master_task
+from sparkstorm.extensions.upgrade.nimbus_duty import GrayUpgrades
 
 _LOG = logging.getLogger(__name__)
 # How often a killed topology is looked at until its workers are gone. Half would be ten looks a

@@ -11,8 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     FAILED,
     RUNNING,
     Assignment,
@@ -21,13 +20,14 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.failure import MAX_TRACEBACK, Failure, FailureKind
-from sparkstorm.model.requests import Problems
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.worker_spec import read_mark
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.heartbeat_monitor import Alive
-from sparkstorm.scheduling.snapshot import KnownTopology, Snapshot
+from sparkstorm.common.model.failure import MAX_TRACEBACK, Failure, FailureKind
+from sparkstorm.common.model.requests import Problems
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.worker_spec import read_mark
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.nimbus.heartbeat_monitor import Alive
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Snapshot
 
 _LOG = logging.getLogger(__name__)
 _MOST_CHARS = 600  # of the sentence in a topology's base
@@ -143,7 +143,7 @@ class FailurePauses:
     """Topologies that Nimbus deactivated for their failures; `problems` has their sentences.
 
     A worker pauses a component most of whose inputs fail by itself
-    (`worker/tasks/circuit_breaker.py`) and reports it in its heartbeats. A heartbeat may be older
+    (`data_plane/worker/tasks/circuit_breaker.py`) and reports it in its heartbeats. A heartbeat may be older
     than the activation that ended its pause, so it counts only if it names the present number of
     activations.
     """

@@ -9,9 +9,9 @@ that the scheduler sees as bytes, each round.
 
 import threading
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.records import Conf, Topologies
-from sparkstorm.scheduling.view import ClusterView, Scheduler
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.control_plane.scheduling.records import Conf, Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 
 
 class GuardedScheduler:

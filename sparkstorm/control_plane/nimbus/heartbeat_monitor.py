@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from sparkstorm.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.scheduling.liveness import (
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.settings import NimbusSettings, WorkerTimers
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.scheduling.liveness import (
     Cut,
     LastSeen,
     Mates,
@@ -29,8 +30,7 @@ from sparkstorm.scheduling.liveness import (
     observe,
     vacated,
 )
-from sparkstorm.scheduling.snapshot import Snapshot
-from sparkstorm.settings import NimbusSettings, WorkerTimers
+from sparkstorm.control_plane.scheduling.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
-from sparkstorm.errors import OneStoreAwayError, StoreUnavailableError
-from sparkstorm.model.worker_spec import unknown_store
+from sparkstorm.common.errors import OneStoreAwayError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import unknown_store
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
 
 _LOG = logging.getLogger(__name__)
 

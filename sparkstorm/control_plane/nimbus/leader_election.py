@@ -8,9 +8,9 @@ machine outlives.
 
 import os
 
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import Hint, StateStore, Stored
-from sparkstorm.errors import StoreUnavailableError
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.base import Hint, StateStore, Stored
 
 
 def own_name() -> str:

@@ -13,15 +13,15 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.nimbus_state import NimbusInfo
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import SparkStormError, StoreUnavailableError
-from sparkstorm.nimbus.duties import NextTurn, NimbusDuties
-from sparkstorm.nimbus.error_reports import ProblemBoard
-from sparkstorm.nimbus.hooks import NimbusHooks
-from sparkstorm.scheduling.view import Scheduler
-from sparkstorm.settings import NimbusSettings
+from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.common.settings import NimbusSettings
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.duties import NextTurn, NimbusDuties
+from sparkstorm.control_plane.nimbus.error_reports import ProblemBoard
+from sparkstorm.control_plane.nimbus.hooks import NimbusHooks
+from sparkstorm.control_plane.scheduling.view import Scheduler
 
 _LOG = logging.getLogger(__name__)
 # How often a follower looks at the leader. It may be long: the end of the leader's session wakes

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import SparkStormError, StoreInconsistentError, TamperedBlobError
-from sparkstorm.model.requests import Outcome, OutcomeState
-from sparkstorm.nimbus.assigner import Assigner
-from sparkstorm.nimbus.cleanup import TopologyCleanup
-from sparkstorm.nimbus.cluster_reader import ClusterReader
-from sparkstorm.nimbus.hooks import NimbusHooks
+from sparkstorm.common.errors import SparkStormError, StoreInconsistentError, TamperedBlobError
+from sparkstorm.common.model.requests import Outcome, OutcomeState
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.assigner import Assigner
+from sparkstorm.control_plane.nimbus.cleanup import TopologyCleanup
+from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader
+from sparkstorm.control_plane.nimbus.hooks import NimbusHooks
 
 _LOG = logging.getLogger(__name__)
 

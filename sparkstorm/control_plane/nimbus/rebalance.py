@@ -11,21 +11,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sparkstorm.blobs.store import BlobKind
-from sparkstorm.errors import FailedAssignTopologyError, NotAliveError, SparkStormError
-from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.normalise import conf_bytes
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import RebalancePlan
-from sparkstorm.model.status import Action, JsonValue, RebalanceOptions, TopologyStatus
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.parts import NimbusParts
-from sparkstorm.scheduling.lifecycle import ActionRequest, Decision, transition
-from sparkstorm.scheduling.resource.resources import normalised
-from sparkstorm.scheduling.round import slots_for
-from sparkstorm.scheduling.snapshot import KnownTopology
-from sparkstorm.settings import RequestSettings
+from sparkstorm.common.errors import FailedAssignTopologyError, NotAliveError, SparkStormError
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.normalise import conf_bytes
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import RebalancePlan
+from sparkstorm.common.model.status import Action, JsonValue, RebalanceOptions, TopologyStatus
+from sparkstorm.common.settings import RequestSettings
+from sparkstorm.control_plane.blobs.store import BlobKind
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.nimbus.parts import NimbusParts
+from sparkstorm.control_plane.scheduling.lifecycle import ActionRequest, Decision, transition
+from sparkstorm.control_plane.scheduling.resource.resources import normalised
+from sparkstorm.control_plane.scheduling.round import slots_for
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
 
 _LOG = logging.getLogger(__name__)
 _RESOURCES_MAP = "topology.component.resources.map"

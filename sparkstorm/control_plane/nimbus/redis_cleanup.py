@@ -1,7 +1,7 @@
 """Clean-up of a removed topology's data in Redis: deleted, or handed to the successor of a hot
 deploy.
 
-Both begin with the tombstone (transport/end.lua), which fences all processes of the topology off
+Both begin with the tombstone (data_plane/transport/end.lua), which fences all processes of the topology off
 for good. A hand-over then renames streams, cursors, journals and held inputs in one script. An id
 ends once: a call that is repeated, also by a leader that was deposed long ago, finds the tombstone
 and changes nothing. Left out: copying data to the heir's names, which would need room for all of it
@@ -13,13 +13,13 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import closing
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.base import TOMBSTONE_MS
-from sparkstorm.transport.connection import Link, Script, links_to_all
-from sparkstorm.transport.keys import Keys, topology_of
-from sparkstorm.transport.progress import INHERITED, Progress, under_way
-from sparkstorm.transport.reader import RedisReader, end, names_of
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import TOMBSTONE_MS
+from sparkstorm.data_plane.transport.connection import Link, Script, links_to_all
+from sparkstorm.data_plane.transport.keys import Keys, topology_of
+from sparkstorm.data_plane.transport.progress import INHERITED, Progress, under_way
+from sparkstorm.data_plane.transport.reader import RedisReader, end, names_of
 
 _LOG = logging.getLogger(__name__)
 

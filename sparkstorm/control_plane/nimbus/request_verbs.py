@@ -4,7 +4,7 @@ the same end.
 So each verb first looks whether it is done already, and its last write is the outcome. Left out: a
 log of steps to go on from, as databases have it. The records that a verb writes show its progress
 (decision 14). Source: Storm's Nimbus.java and JStorm's ServiceHandler for what each verb does;
-status changes are `scheduling/lifecycle.py`.
+status changes are `control_plane/scheduling/lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sparkstorm.blobs.store import BlobKind
-from sparkstorm.cluster.nimbus_state import Deploy
-from sparkstorm.cluster.request_checks import checked_rebalance
-from sparkstorm.cluster.store_choice import check_kept, choose_stores
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     AlreadyAliveError,
     IllegalTransitionError,
     InvalidConfigError,
@@ -29,11 +25,11 @@ from sparkstorm.errors import (
     StoreInconsistentError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.names import counted
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.records import decode_record
-from sparkstorm.model.requests import (
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.records import decode_record
+from sparkstorm.common.model.requests import (
     HOST_KINDS,
     HostMark,
     LogConfig,
@@ -45,16 +41,20 @@ from sparkstorm.model.requests import (
     SubmittedOutline,
     is_id_of,
 )
-from sparkstorm.model.status import Action, RebalanceOptions, TopologyStatus
-from sparkstorm.model.tasks import check_cells
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.deploy import Deploys
-from sparkstorm.nimbus.gray_upgrade import KINDS, GrayUpgrades
-from sparkstorm.nimbus.parts import NimbusParts
-from sparkstorm.nimbus.rebalance import Rebalancer
-from sparkstorm.scheduling.lifecycle import ActionRequest, transition
-from sparkstorm.scheduling.reconcile import restarted
-from sparkstorm.settings import SubmissionSettings
+from sparkstorm.common.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.tasks import check_cells
+from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.control_plane.blobs.store import BlobKind
+from sparkstorm.control_plane.cluster.nimbus_state import Deploy
+from sparkstorm.control_plane.cluster.request_checks import checked_rebalance
+from sparkstorm.control_plane.cluster.store_choice import check_kept, choose_stores
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.nimbus.deploy import Deploys
+from sparkstorm.control_plane.nimbus.parts import NimbusParts
+from sparkstorm.control_plane.nimbus.rebalance import Rebalancer
+from sparkstorm.control_plane.scheduling.lifecycle import ActionRequest, transition
+from sparkstorm.control_plane.scheduling.reconcile import restarted
+from sparkstorm.extensions.upgrade.nimbus_duty import KINDS, GrayUpgrades
 
 _SIMPLE = {
     RequestKind.KILL: (Action.KILL, "killTopology"),

@@ -15,18 +15,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     InvalidTopologyError,
     SparkStormError,
     StoreInconsistentError,
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.model.requests import Outcome, OutcomeState, Request, check_request, is_request_id
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.parts import NimbusParts, refusal_of
-from sparkstorm.nimbus.request_verbs import RequestVerbs
-from sparkstorm.settings import NimbusSettings
+from sparkstorm.common.model.requests import (
+    Outcome,
+    OutcomeState,
+    Request,
+    check_request,
+    is_request_id,
+)
+from sparkstorm.common.settings import NimbusSettings
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.nimbus.parts import NimbusParts, refusal_of
+from sparkstorm.control_plane.nimbus.request_verbs import RequestVerbs
 
 _LOG = logging.getLogger(__name__)
 # A request that looks expired may come from a host whose clock is behind, and be withdrawn by its

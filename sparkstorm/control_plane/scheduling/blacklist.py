@@ -7,10 +7,16 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.records import ComponentView, Conf, Topologies, TopologyView
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.resources import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.settings import TrackingSettings
+from sparkstorm.control_plane.scheduling.records import (
+    ComponentView,
+    Conf,
+    Topologies,
+    TopologyView,
+)
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.resources import (
     ACKER,
     MEMORY,
     Request,
@@ -19,9 +25,8 @@ from sparkstorm.scheduling.resource.resources import (
     minus,
     plus,
 )
-from sparkstorm.scheduling.settings import BlacklistSettings, WorkerLimits
-from sparkstorm.scheduling.view import ClusterView, Scheduler
-from sparkstorm.settings import TrackingSettings
+from sparkstorm.control_plane.scheduling.settings import BlacklistSettings, WorkerLimits
+from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 
 STRATEGY_KEY = "blacklist.scheduler.strategy"
 

@@ -5,17 +5,17 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.blacklist import BlacklistScheduler
-from sparkstorm.scheduling.default import DefaultScheduler
-from sparkstorm.scheduling.even import EvenScheduler
-from sparkstorm.scheduling.isolation import IsolationScheduler
-from sparkstorm.scheduling.jstorm.adapter import JStormScheduler
-from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
-from sparkstorm.scheduling.records import Conf
-from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
-from sparkstorm.scheduling.settings import ChoiceSettings
-from sparkstorm.scheduling.view import Scheduler
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
+from sparkstorm.control_plane.scheduling.default import DefaultScheduler
+from sparkstorm.control_plane.scheduling.even import EvenScheduler
+from sparkstorm.control_plane.scheduling.isolation import IsolationScheduler
+from sparkstorm.control_plane.scheduling.jstorm.adapter import JStormScheduler
+from sparkstorm.control_plane.scheduling.multitenant.scheduler import MultitenantScheduler
+from sparkstorm.control_plane.scheduling.records import Conf
+from sparkstorm.control_plane.scheduling.resource.scheduler import ResourceAwareScheduler
+from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
+from sparkstorm.control_plane.scheduling.view import Scheduler
 
 BLACKLIST = "blacklist"
 JSTORM = "jstorm"

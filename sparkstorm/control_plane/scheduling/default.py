@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.scheduling.even import IdleRules, move_to_idle, schedule_evenly
-from sparkstorm.scheduling.placement import Placement
-from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
-from sparkstorm.scheduling.settings import DefaultSettings
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.control_plane.scheduling.even import IdleRules, move_to_idle, schedule_evenly
+from sparkstorm.control_plane.scheduling.placement import Placement
+from sparkstorm.control_plane.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.control_plane.scheduling.settings import DefaultSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 def integer_divided(total: int, pieces: int) -> dict[int, int]:

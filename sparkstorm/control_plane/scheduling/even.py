@@ -8,11 +8,16 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.names import machine_of_node
-from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies, TopologyView
-from sparkstorm.scheduling.settings import EvenSettings
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.names import machine_of_node
+from sparkstorm.control_plane.scheduling.records import (
+    Conf,
+    SupervisorView,
+    Topologies,
+    TopologyView,
+)
+from sparkstorm.control_plane.scheduling.settings import EvenSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 def schedule_evenly(cluster: ClusterView, scope: Topologies | None = None) -> None:

@@ -7,8 +7,8 @@ worker of each driver while another has none.
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.names import machine_of_node
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.names import machine_of_node
 
 
 class FreeSlots:

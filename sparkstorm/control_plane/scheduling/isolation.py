@@ -5,12 +5,16 @@ rest.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.default import DefaultRules, integer_divided, schedule_by_default
-from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
-from sparkstorm.scheduling.settings import IsolationSettings
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.default import (
+    DefaultRules,
+    integer_divided,
+    schedule_by_default,
+)
+from sparkstorm.control_plane.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.control_plane.scheduling.settings import IsolationSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 MACHINES_KEY = "isolation.scheduler.machines"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from sparkstorm.errors import IllegalTransitionError
-from sparkstorm.model.assignment import TopologyBase
-from sparkstorm.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
+from sparkstorm.common.errors import IllegalTransitionError
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
 
 
 class Effect(StrEnum):

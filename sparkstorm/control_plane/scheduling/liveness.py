@@ -13,7 +13,7 @@ again at once.
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     RUNNING,
     Assignment,
     ExecutorId,
@@ -21,8 +21,8 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.scheduling.snapshot import Snapshot
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.scheduling.snapshot import Snapshot
 
 Worker = tuple[str, WorkerSlot]  # topology id and slot
 

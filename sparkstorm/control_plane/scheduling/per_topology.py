@@ -14,18 +14,23 @@ import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.tasks import shares
-from sparkstorm.scheduling.blacklist import BlacklistScheduler
-from sparkstorm.scheduling.catalogue import BLACKLIST, scheduler_by_name
-from sparkstorm.scheduling.placement import Placement
-from sparkstorm.scheduling.reconcile import check_answer
-from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies, TopologyView
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY
-from sparkstorm.scheduling.settings import ChoiceSettings
-from sparkstorm.scheduling.view import ClusterView, Scheduler
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.tasks import shares
+from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
+from sparkstorm.control_plane.scheduling.catalogue import BLACKLIST, scheduler_by_name
+from sparkstorm.control_plane.scheduling.placement import Placement
+from sparkstorm.control_plane.scheduling.reconcile import check_answer
+from sparkstorm.control_plane.scheduling.records import (
+    Conf,
+    SupervisorView,
+    Topologies,
+    TopologyView,
+)
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY
+from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 
 CLUSTER_KEY = "storm.scheduler"
 TOPOLOGY_KEY = "topology.scheduler"

@@ -3,9 +3,9 @@
 import copy
 from collections.abc import Container, Mapping, Sequence
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.records import TopologyView
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.records import TopologyView
 
 
 class Placement:

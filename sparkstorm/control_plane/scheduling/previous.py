@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 
 
 class ScheduleReason(StrEnum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 
 
 class Reasons:

@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, replace
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import (
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.model.assignment import (
     Assignment,
     AssignmentKind,
     ExecutorId,
     WorkerCode,
     WorkerSlot,
 )
-from sparkstorm.model.names import machine_of_node
+from sparkstorm.common.model.names import machine_of_node
 
 Placements = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from sparkstorm.model.assignment import ExecutorId
+from sparkstorm.common.model.assignment import ExecutorId
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,28 +7,28 @@ The caller reads the store before and writes the plan after; a plan without chan
 from collections.abc import Container, Mapping, Set
 from typing import Any
 
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     AssignmentKind,
     ExecutorId,
     SupervisorInfo,
     WorkerSlot,
 )
-from sparkstorm.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.scheduling.liveness import dead_slots, leaving_executors
-from sparkstorm.scheduling.per_topology import cell_views, schedule_cells
-from sparkstorm.scheduling.placement import Placement
-from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
-from sparkstorm.scheduling.reconcile import (
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.control_plane.scheduling.liveness import dead_slots, leaving_executors
+from sparkstorm.control_plane.scheduling.per_topology import cell_views, schedule_cells
+from sparkstorm.control_plane.scheduling.placement import Placement
+from sparkstorm.control_plane.scheduling.previous import PreviousPlacement, ScheduleReason
+from sparkstorm.control_plane.scheduling.reconcile import (
     Wanted,
     check_answer,
     kept_for_rebalance,
     next_assignment,
 )
-from sparkstorm.scheduling.records import ComponentView, SupervisorView, TopologyView
-from sparkstorm.scheduling.round_memory import RoundMemory
-from sparkstorm.scheduling.snapshot import KnownTopology, Placed, Plan, Snapshot
-from sparkstorm.scheduling.view import ClusterView, Scheduler
+from sparkstorm.control_plane.scheduling.records import ComponentView, SupervisorView, TopologyView
+from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Placed, Plan, Snapshot
+from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 
 Alive = Mapping[str, Set[ExecutorId]]
 

@@ -9,11 +9,11 @@ import copy
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from sparkstorm.model.assignment import Assignment, ExecutorId
-from sparkstorm.model.tasks import cell_by_task
-from sparkstorm.scheduling.placement import Placement
-from sparkstorm.scheduling.records import ComponentView, InputView, TopologyView
-from sparkstorm.scheduling.snapshot import KnownTopology
+from sparkstorm.common.model.assignment import Assignment, ExecutorId
+from sparkstorm.common.model.tasks import cell_by_task
+from sparkstorm.control_plane.scheduling.placement import Placement
+from sparkstorm.control_plane.scheduling.records import ComponentView, InputView, TopologyView
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
 
 
 @dataclass(frozen=True, slots=True)

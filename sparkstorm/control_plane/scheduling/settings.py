@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from sparkstorm.settings import Settings
+from sparkstorm.common.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
     TopologyBase,
     WorkerSlot,
 )
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import HostMark
-from sparkstorm.model.tasks import compute_executors
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import HostMark
+from sparkstorm.common.model.tasks import compute_executors
 
 Placed = Mapping[ExecutorId, WorkerSlot]
 

@@ -5,13 +5,18 @@ Scheduler protocol.
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.free_slots import FreeSlots
-from sparkstorm.scheduling.placement import Placement
-from sparkstorm.scheduling.previous import PreviousPlacement
-from sparkstorm.scheduling.reasons import Reasons
-from sparkstorm.scheduling.records import Conf, SupervisorView, Topologies, TopologyView
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.free_slots import FreeSlots
+from sparkstorm.control_plane.scheduling.placement import Placement
+from sparkstorm.control_plane.scheduling.previous import PreviousPlacement
+from sparkstorm.control_plane.scheduling.reasons import Reasons
+from sparkstorm.control_plane.scheduling.records import (
+    Conf,
+    SupervisorView,
+    Topologies,
+    TopologyView,
+)
 
 Assignments: TypeAlias = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from sparkstorm.blobs.named import BlobUse
-from sparkstorm.model.worker_messages import WorkerCommand, WorkerReport
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.supervisor.worker_memory import Usage
+from sparkstorm.common.model.worker_messages import WorkerCommand, WorkerReport
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.control_plane.blobs.named import BlobUse
+from sparkstorm.control_plane.supervisor.worker_memory import Usage
 
 RecordT = TypeVar("RecordT")
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.base import no_hint
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import SparkStormError, StoreUnavailableError
-from sparkstorm.supervisor.base import NodeStorage
+from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.base import no_hint
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.base import NodeStorage
 
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 4

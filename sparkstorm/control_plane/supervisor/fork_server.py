@@ -18,8 +18,8 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from sparkstorm.supervisor.worker_process import WorkerChild, child_environment
-from sparkstorm.worker.main import die_with_parent, main, name_process
+from sparkstorm.control_plane.supervisor.worker_process import WorkerChild, child_environment
+from sparkstorm.data_plane.worker.main import die_with_parent, main, name_process
 
 NAME = "fork-server"
 _ANSWER_S = 10.0  # a server that is stopped must not stop its slot
@@ -179,7 +179,7 @@ def _work(entry: str, control_fd: int, status_fd: int, server_pid: int) -> NoRet
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-        sys.argv = ["sparkstorm.worker.main", str(status_fd), str(server_pid), entry]
+        sys.argv = ["sparkstorm.data_plane.worker.main", str(status_fd), str(server_pid), entry]
         if (numpy_random := sys.modules.get("numpy.random")) is not None:
             # else all forks of one process would draw the same; `random` sees to it by itself
             numpy_random.seed()

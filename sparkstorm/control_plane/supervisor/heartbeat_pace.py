@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sparkstorm.model.assignment import WorkerBeat
-from sparkstorm.model.status import JsonValue
+from sparkstorm.common.model.assignment import WorkerBeat
+from sparkstorm.common.model.status import JsonValue
 
 REST_PERIODS = 2
 """Periods of worker.heartbeat.frequency.secs between two heartbeats of a worker whose figures do

@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from sparkstorm.blobs.named import BlobUse, lay_out
-from sparkstorm.errors import StoreInconsistentError
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.control_plane.blobs.named import BlobUse, lay_out
 
 RecordT = TypeVar("RecordT")
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkstorm.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.worker_spec import RedisStores
-from sparkstorm.transport.connection import Link
-from sparkstorm.transport.keys import Keys
+from sparkstorm.common.errors import StoreFullError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.worker_spec import RedisStores
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.transport.keys import Keys
 
 PERIOD_MS = 1_000
 RETRY_MS = 30_000

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from sparkstorm.blobs.named import BlobUse, lay_out
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.names import file_name
-from sparkstorm.model.records import decode_record, encode_record
-from sparkstorm.stores.folders import own_folder
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.names import file_name
+from sparkstorm.common.model.records import decode_record, encode_record
+from sparkstorm.common.stores.folders import own_folder
+from sparkstorm.control_plane.blobs.named import BlobUse, lay_out
 
 RecordT = TypeVar("RecordT")
 

@@ -11,8 +11,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sparkstorm.model.worker_messages import ExitCode, Passed, Trying, WorkerReport
-from sparkstorm.model.worker_spec import Suspect
+from sparkstorm.common.model.worker_messages import ExitCode, Passed, Trying, WorkerReport
+from sparkstorm.common.model.worker_spec import Suspect
 
 MAX_SUSPECTS = 256
 MAX_END_CHARS = 300

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.supervisor.base import LocalRecords
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.control_plane.supervisor.base import LocalRecords
 
 _LOG = logging.getLogger(__name__)
 _MOST_TOPOLOGIES = 500  # those seen last; ids are never used again

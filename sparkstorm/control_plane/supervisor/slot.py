@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparkstorm.config import Conf, default_conf, merge
-from sparkstorm.errors import SparkStormError, StoreInconsistentError
-from sparkstorm.hosting.base import SlotSpec
-from sparkstorm.model.assignment import ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.names import file_name
-from sparkstorm.model.status import JsonValue
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.config import Conf, default_conf, merge
+from sparkstorm.common.errors import SparkStormError, StoreInconsistentError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.names import file_name
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.common.model.worker_messages import (
     NO_SHADOW,
     Alive,
     Beat,
@@ -30,13 +29,14 @@ from sparkstorm.model.worker_messages import (
     Stop,
     WorkerReport,
 )
-from sparkstorm.model.worker_spec import WorkerSpec, read_mark
-from sparkstorm.settings import MemorySettings, SupervisorSettings
-from sparkstorm.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
-from sparkstorm.supervisor.heartbeat_pace import HeartbeatPace
-from sparkstorm.supervisor.poison_detector import PoisonDetector
-from sparkstorm.supervisor.slot_code import Code
-from sparkstorm.supervisor.slot_machine import (
+from sparkstorm.common.model.worker_spec import WorkerSpec, read_mark
+from sparkstorm.common.settings import MemorySettings, SupervisorSettings
+from sparkstorm.common.slot_spec import SlotSpec
+from sparkstorm.control_plane.supervisor.base import Lock, NodeStorage, SpawnWorker, WorkerProcess
+from sparkstorm.control_plane.supervisor.heartbeat_pace import HeartbeatPace
+from sparkstorm.control_plane.supervisor.poison_detector import PoisonDetector
+from sparkstorm.control_plane.supervisor.slot_code import Code
+from sparkstorm.control_plane.supervisor.slot_machine import (
     ChildView,
     DumpStacks,
     FetchBlob,
@@ -52,16 +52,16 @@ from sparkstorm.supervisor.slot_machine import (
     settle,
     timing_of,
 )
-from sparkstorm.supervisor.slot_reports import (
+from sparkstorm.control_plane.supervisor.slot_reports import (
     CRASHES,
     SlotReports,
     Subject,
     cause_of_end,
     crash_place,
 )
-from sparkstorm.supervisor.slot_sync import DesiredState, SlotSync
-from sparkstorm.supervisor.supervisor import LocalBeat, write_local_beat
-from sparkstorm.supervisor.worker_memory import MemoryWatch
+from sparkstorm.control_plane.supervisor.slot_sync import DesiredState, SlotSync
+from sparkstorm.control_plane.supervisor.supervisor import LocalBeat, write_local_beat
+from sparkstorm.control_plane.supervisor.worker_memory import MemoryWatch
 
 _LOG = logging.getLogger(__name__)
 LOG_CAP_BYTES = 64 * 1024 * 1024

@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from sparkstorm.blobs.named import KEY, BlobUse, blob_uses
-from sparkstorm.blobs.store import BlobKind, BlobStore
-from sparkstorm.cluster.base import Hint
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.status import JsonValue
-from sparkstorm.supervisor.base import NodeStorage
-from sparkstorm.supervisor.slot_machine import LocalAssignment
+from sparkstorm.common.errors import SparkStormError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.control_plane.blobs.named import KEY, BlobUse, blob_uses
+from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
+from sparkstorm.control_plane.cluster.base import Hint
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.base import NodeStorage
+from sparkstorm.control_plane.supervisor.slot_machine import LocalAssignment
 
 _LOG = logging.getLogger(__name__)
 # Half of it asks a store for a damaged blob twice as often, double leaves a mended one unseen for

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from sparkstorm.config import Conf
-from sparkstorm.model.assignment import FAILED
-from sparkstorm.model.worker_messages import ExitCode
-from sparkstorm.model.worker_spec import PlacedExecutor
-from sparkstorm.settings import WorkerTimers
+from sparkstorm.common.config import Conf
+from sparkstorm.common.model.assignment import FAILED
+from sparkstorm.common.model.worker_messages import ExitCode
+from sparkstorm.common.model.worker_spec import PlacedExecutor
+from sparkstorm.common.settings import WorkerTimers
 
 
 class Phase(StrEnum):

@@ -18,34 +18,34 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from sparkstorm.blobs.redis import TAG, RedisBytesStore
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.blobs.trial import CodeTrial
-from sparkstorm.clock import SystemClock
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.tickets import Ticket, redeem
-from sparkstorm.cluster.watched import WatchedStore
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.config import default_conf, merge
-from sparkstorm.errors import SlotsUnavailableError
-from sparkstorm.hosting.base import SlotSpec
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.names import file_name, node_of_driver
-from sparkstorm.model.status import JsonValue
-from sparkstorm.settings import NimbusSettings, SupervisorSettings
-from sparkstorm.stores.redis_client import client_of
-from sparkstorm.supervisor.code_trials import CodeTrials
-from sparkstorm.supervisor.fork_server import ForkServer
-from sparkstorm.supervisor.log_publisher import LogPublisher
-from sparkstorm.supervisor.node_dir import NodeDir
-from sparkstorm.supervisor.slot import Place, Slot, worker_log_name
-from sparkstorm.supervisor.slot_sync import SlotStores, SlotSync
-from sparkstorm.supervisor.store_probe import ANSWER_S, DriverProbe, RedisProbe
-from sparkstorm.supervisor.supervisor import Supervisor, SupervisorDuties
-from sparkstorm.supervisor.topology_master import TopologyMaster
-from sparkstorm.supervisor.worker_process import WorkerChild, child_environment
-from sparkstorm.transport.connection import Link
-from sparkstorm.worker.main import DEFAULT_ENTRY
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.config import default_conf, merge
+from sparkstorm.common.errors import SlotsUnavailableError
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.names import file_name, node_of_driver
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.common.settings import NimbusSettings, SupervisorSettings
+from sparkstorm.common.slot_spec import SlotSpec
+from sparkstorm.common.stores.redis_client import client_of
+from sparkstorm.control_plane.blobs.redis import TAG, RedisBytesStore
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.tickets import Ticket, redeem
+from sparkstorm.control_plane.cluster.watched import WatchedStore
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.control_plane.supervisor.code_trials import CodeTrials
+from sparkstorm.control_plane.supervisor.fork_server import ForkServer
+from sparkstorm.control_plane.supervisor.log_publisher import LogPublisher
+from sparkstorm.control_plane.supervisor.node_dir import NodeDir
+from sparkstorm.control_plane.supervisor.slot import Place, Slot, worker_log_name
+from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
+from sparkstorm.control_plane.supervisor.store_probe import ANSWER_S, DriverProbe, RedisProbe
+from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.control_plane.supervisor.worker_process import WorkerChild, child_environment
+from sparkstorm.data_plane.transport.connection import Link
+from sparkstorm.data_plane.user_code.trial import CodeTrial
+from sparkstorm.data_plane.worker.main import DEFAULT_ENTRY
+from sparkstorm.extensions.upgrade.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)
 # A slot does nothing else meanwhile: half of it would give up a server that is only busy.

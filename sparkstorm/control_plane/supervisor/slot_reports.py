@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from sparkstorm.model.failure import MAX_TRACEBACK, Failure, FailureKind
-from sparkstorm.model.status import JsonValue
-from sparkstorm.model.worker_messages import ExitCode, Trying
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.supervisor.slot_sync import DesiredState
+from sparkstorm.common.model.failure import MAX_TRACEBACK, Failure, FailureKind
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.common.model.worker_messages import ExitCode, Trying
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.control_plane.supervisor.slot_sync import DesiredState
 
 # deaths older than this are no loop of restarts: pauses between restarts end at 30 s; as long as
 # the time over which a topology is judged

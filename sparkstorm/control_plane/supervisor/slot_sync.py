@@ -13,28 +13,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from sparkstorm.blobs.store import BlobStore
-from sparkstorm.cluster.master_duties import master_task
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     SparkStormError,
     StoreInconsistentError,
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.tasks import cell_by_task
-from sparkstorm.model.worker_messages import INACTIVE, NO_SHADOW, SetShadow, SetStatus
-from sparkstorm.model.worker_spec import StoreMark, WorkerSpec, newer_mark
-from sparkstorm.scheduling.upgrade.live_shadow import shadowed_task
-from sparkstorm.supervisor.base import LogSink, NodeStorage
-from sparkstorm.supervisor.seen_versions import VersionGuard
-from sparkstorm.supervisor.slot_code import Code, SlotCode
-from sparkstorm.supervisor.slot_machine import BlobView, LocalAssignment
-from sparkstorm.supervisor.supervisor import SlotParts, Supervisor, part_of
-from sparkstorm.supervisor.topology_master import TopologyMaster
+from sparkstorm.common.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.tasks import cell_by_task
+from sparkstorm.common.model.worker_messages import INACTIVE, NO_SHADOW, SetShadow, SetStatus
+from sparkstorm.common.model.worker_spec import StoreMark, WorkerSpec, newer_mark
+from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.base import LogSink, NodeStorage
+from sparkstorm.control_plane.supervisor.seen_versions import VersionGuard
+from sparkstorm.control_plane.supervisor.slot_code import Code, SlotCode
+from sparkstorm.control_plane.supervisor.slot_machine import BlobView, LocalAssignment
+from sparkstorm.control_plane.supervisor.supervisor import SlotParts, Supervisor, part_of
+from sparkstorm.extensions.upgrade.live_shadow import shadowed_task
+from sparkstorm.extensions.upgrade.master_duties import master_task
+from sparkstorm.extensions.upgrade.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

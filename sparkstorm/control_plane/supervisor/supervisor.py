@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.assignment import Assignment, SupervisorInfo, WorkerSlot
-from sparkstorm.model.status import JsonValue
-from sparkstorm.model.worker_spec import PlacedExecutor
-from sparkstorm.supervisor.base import NodeStorage
-from sparkstorm.supervisor.code_trials import CodeTrials
-from sparkstorm.supervisor.slot_machine import LocalAssignment
-from sparkstorm.supervisor.store_probe import StoreProbe
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.assignment import Assignment, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.status import JsonValue
+from sparkstorm.common.model.worker_spec import PlacedExecutor
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.supervisor.base import NodeStorage
+from sparkstorm.control_plane.supervisor.code_trials import CodeTrials
+from sparkstorm.control_plane.supervisor.slot_machine import LocalAssignment
+from sparkstorm.control_plane.supervisor.store_probe import StoreProbe
 
 _LOG = logging.getLogger(__name__)
 

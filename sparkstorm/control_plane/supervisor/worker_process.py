@@ -17,16 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.worker_messages import (
     MAX_LINE_BYTES,
     WorkerCommand,
     WorkerReport,
     decode_report,
     encode_command,
 )
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.supervisor.worker_memory import Usage, oom_kills, usage_of
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.control_plane.supervisor.worker_memory import Usage, oom_kills, usage_of
 
 _LOG = logging.getLogger(__name__)
 # Spark's own variables hold its secrets and make a child act as a Spark worker.
@@ -77,7 +77,7 @@ class WorkerChild:
             command = [
                 sys.executable,
                 "-m",
-                "sparkstorm.worker.main",
+                "sparkstorm.data_plane.worker.main",
                 str(status_fd),
                 str(os.getpid()),
                 entry,

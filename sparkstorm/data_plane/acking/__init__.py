@@ -21,12 +21,12 @@ columns.
 A tree, or a batch of trees, has a root id: `tree_batches.TreeBatches` keeps a ledger with batches.
 """
 
-from sparkstorm.acking.batch import Settled
-from sparkstorm.acking.ledger import DictLedger
-from sparkstorm.acking.pending import Completion, Outcome, Pending
-from sparkstorm.acking.pending_limit import AdaptiveLimit
-from sparkstorm.acking.table_ledger import Ledger, TableLedger, new_ledger
-from sparkstorm.acking.tree_batches import TreeBatches
+from sparkstorm.data_plane.acking.batch import Settled
+from sparkstorm.data_plane.acking.ledger import DictLedger
+from sparkstorm.data_plane.acking.pending import Completion, Outcome, Pending
+from sparkstorm.data_plane.acking.pending_limit import AdaptiveLimit
+from sparkstorm.data_plane.acking.table_ledger import Ledger, TableLedger, new_ledger
+from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 
 __all__ = [
     "AdaptiveLimit",

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkstorm.errors import MalformedFrameError
+from sparkstorm.common.errors import MalformedFrameError
 
 Roots: TypeAlias = NDArray[np.uint64]
 Tasks: TypeAlias = NDArray[np.int32]

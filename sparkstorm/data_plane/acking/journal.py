@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkstorm.acking.batch import ID_LIMIT, Roots, Tasks
-from sparkstorm.errors import MalformedFrameError
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.data_plane.acking.batch import ID_LIMIT, Roots, Tasks
 
 UNKNOWN_TASK = -1
 """In place of the spout task of a root whose ack came before its init (S1.18)."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparkstorm.acking.batch import (
+from sparkstorm.data_plane.acking.batch import (
     NO_ACKS,
     NO_INITS,
     NOTHING_SETTLED,
@@ -33,7 +33,7 @@ from sparkstorm.acking.batch import (
     require_legal,
     roots_of,
 )
-from sparkstorm.acking.journal import (
+from sparkstorm.data_plane.acking.journal import (
     FAILED,
     UNKNOWN_TASK,
     Entries,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparkstorm.model.roots import batch_root, tree_root
+from sparkstorm.common.model.roots import batch_root, tree_root
 
 
 class NewTrees:

@@ -6,7 +6,7 @@ user's callback still to be made), gone. The callback is made only after the com
 and is forgotten only with the next commit; a spout that restarts in between is called again
 (callbacks are at least once, never early). A spout without callbacks skips the middle stage.
 
-Messages of one batch (model/roots.py) are one record, and each is settled by itself: acked with its
+Messages of one batch (common/model/roots.py) are one record, and each is settled by itself: acked with its
 batch, or acked, failed or timed out under its split root, which is how a single message is named
 here. A message is settled once: a further verdict on it is ignored.
 
@@ -22,11 +22,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
-from sparkstorm.acking.batch import ID_LIMIT
-from sparkstorm.acking.pending_limit import AdaptiveLimit
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.roots import PLACES, SPLIT, batch_of, is_batch, place_of, split
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.roots import PLACES, SPLIT, batch_of, is_batch, place_of, split
+from sparkstorm.data_plane.acking.batch import ID_LIMIT
+from sparkstorm.data_plane.acking.pending_limit import AdaptiveLimit
 
 Delta: TypeAlias = list[list[Any]]
 """`[added, settled, gone]`, in that order: rows [root, message id, emit_ms] and, if a bolt has

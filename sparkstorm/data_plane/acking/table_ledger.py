@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkstorm.acking.batch import (
+from sparkstorm.common.model.compiled import core
+from sparkstorm.data_plane.acking.batch import (
     ID_LIMIT,
     NO_ACKS,
     NO_INITS,
@@ -32,7 +33,7 @@ from sparkstorm.acking.batch import (
     require_legal,
     roots_of,
 )
-from sparkstorm.acking.journal import (
+from sparkstorm.data_plane.acking.journal import (
     DELTA_HEAD,
     FAILED,
     NO_DELTA,
@@ -41,8 +42,7 @@ from sparkstorm.acking.journal import (
     pack_snapshot,
     replay,
 )
-from sparkstorm.acking.ledger import BUCKETS, DictLedger
-from sparkstorm.model.compiled import core
+from sparkstorm.data_plane.acking.ledger import BUCKETS, DictLedger
 
 BURIED = -1
 LIVE, USED, NEWEST, CHANGED, REMOVED, CANDIDATES, ACKED, FAILED_COUNT = range(8)

@@ -20,10 +20,18 @@ from itertools import chain
 
 import numpy as np
 
-from sparkstorm.acking.batch import ID_LIMIT, NO_ACKS, NO_INITS, Acks, Column, Inits, Settled
-from sparkstorm.acking.journal import FAILED, UNKNOWN_TASK
-from sparkstorm.acking.table_ledger import Ledger, new_ledger
-from sparkstorm.model.roots import SPLIT, batch_of
+from sparkstorm.common.model.roots import SPLIT, batch_of
+from sparkstorm.data_plane.acking.batch import (
+    ID_LIMIT,
+    NO_ACKS,
+    NO_INITS,
+    Acks,
+    Column,
+    Inits,
+    Settled,
+)
+from sparkstorm.data_plane.acking.journal import FAILED, UNKNOWN_TASK
+from sparkstorm.data_plane.acking.table_ledger import Ledger, new_ledger
 
 
 class TreeBatches:

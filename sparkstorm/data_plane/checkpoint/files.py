@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from sparkstorm.errors import CheckpointError, MalformedFrameError
-from sparkstorm.model.strict import expected, named_errors, one_of, read_as
-from sparkstorm.model.topology import validate_name
-from sparkstorm.model.values.codec import KEYS, Codec
+from sparkstorm.common.errors import CheckpointError, MalformedFrameError
+from sparkstorm.common.model.strict import expected, named_errors, one_of, read_as
+from sparkstorm.common.model.topology import validate_name
+from sparkstorm.common.model.values.codec import KEYS, Codec
 
 FORMAT = 4  # 1: all session windows of a key in one entry, 2: states without a version, 3: another hash of keys
 KIND = "sparkstorm checkpoint"

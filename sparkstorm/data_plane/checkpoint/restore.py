@@ -15,16 +15,16 @@ from typing import Any
 
 from sparkstorm.api.components import ReplayableSpout, Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.checkpoint.files import STATE, Checkpoint, Content
-from sparkstorm.errors import CheckpointError
-from sparkstorm.grouping.hashing import stable_hash
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, MASTER, Component, Topology
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import CheckpointError
+from sparkstorm.common.grouping.hashing import stable_hash
+from sparkstorm.common.model.tasks import tasks_by_component
+from sparkstorm.common.model.topology import ACKER, MASTER, Component, Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.checkpoint.files import STATE, Checkpoint, Content
 
 FROM_CHECKPOINT = "topology.from.checkpoint"
 _KEYS_PER_ENTRY = 256
-# places of the time store (windowing/contents.py, reorder.py, executor/event_time.py)
+# places of the time store (windowing/contents.py, reorder.py, data_plane/executor/event_time.py)
 _COLLECTED = "t"
 _QUEUED = "q"
 _CLOCK = "h"

@@ -2,4 +2,4 @@
 batch replay.
 """
 
-import sparkstorm.executor.forks  # noqa: F401  # before any user code runs
+import sparkstorm.data_plane.executor.forks  # noqa: F401  # before any user code runs

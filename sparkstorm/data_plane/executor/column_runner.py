@@ -17,18 +17,18 @@ import numpy as np
 
 from sparkstorm.api.columns import ColumnBolt, batch_of, check_batch, rows_of
 from sparkstorm.api.value_columns import plain_values
-from sparkstorm.errors import CodecError, InvalidTopologyError
-from sparkstorm.executor.emitter import Emitter, Route, Subscription
-from sparkstorm.executor.pieces import is_piece, joined, unfold
-from sparkstorm.executor.runner import BasicCollector, BasicRunner, Row
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, raise_out_of_memory
-from sparkstorm.grouping.routes import Rows, place_of
-from sparkstorm.model.compiled import core
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import Grouping
-from sparkstorm.model.tuples import Roots, union_roots
-from sparkstorm.transport.batch_columns import plain_batch
+from sparkstorm.common.errors import CodecError, InvalidTopologyError
+from sparkstorm.common.grouping.routes import Rows, place_of
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.topology import Grouping
+from sparkstorm.common.model.tuples import Roots, union_roots
+from sparkstorm.data_plane.executor.emitter import Emitter, Route, Subscription
+from sparkstorm.data_plane.executor.pieces import is_piece, joined, unfold
+from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner, Row
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, raise_out_of_memory
+from sparkstorm.data_plane.transport.batch_columns import plain_batch
 
 # Rows of one batch, as many as an epoch's budget has. Half of it pays Arrow's price per call twice.
 MOST_ROWS = 1 << 16

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.api.functions import ONE_VALUE
-from sparkstorm.errors import CodecError, InvalidTopologyError
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.grouping.load_ring import LoadRing
-from sparkstorm.grouping.routes import (
+from sparkstorm.common.errors import CodecError, InvalidTopologyError
+from sparkstorm.common.grouping.load_ring import LoadRing
+from sparkstorm.common.grouping.routes import (
     MakeTarget,
     PickMany,
     PickOne,
@@ -30,12 +29,13 @@ from sparkstorm.grouping.routes import (
     pick_one,
     ring_of,
 )
-from sparkstorm.model.compiled import core, empty
-from sparkstorm.model.names import counted
-from sparkstorm.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
-from sparkstorm.model.tuples import Roots, Source
-from sparkstorm.model.values.codec import SCALARS, Codec
-from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.common.model.compiled import core, empty
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
+from sparkstorm.common.model.tuples import Roots, Source
+from sparkstorm.common.model.values.codec import SCALARS, Codec
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.data_plane.executor.output_clock import OutputClock
 
 # In strict mode, where component and field can be named; beyond it a commit would block the store.
 MAX_ROWS_PER_TUPLE = 1_000_000

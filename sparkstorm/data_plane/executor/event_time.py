@@ -11,14 +11,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.grouping.routes import Rows, Target
-from sparkstorm.model.topology import HOLD_STREAM
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.transport.frames import Row
-from sparkstorm.windowing.watermarks import END, IDLE, NEVER, Channel, Watermarks
+from sparkstorm.common.grouping.routes import Rows, Target
+from sparkstorm.common.model.topology import HOLD_STREAM
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.windowing.watermarks import END, IDLE, NEVER, Channel, Watermarks
+from sparkstorm.data_plane.executor.output_clock import OutputClock
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
+from sparkstorm.data_plane.transport.frames import Row
 
 Place = tuple[Any, ...]
 """What marks wait for: (key,) of a held input, or (task, stream, number) of a sender's hold."""

@@ -15,7 +15,7 @@ from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
-from sparkstorm.executor.user_traceback import Busy, busy_in, package_of
+from sparkstorm.data_plane.executor.user_traceback import Busy, busy_in, package_of
 
 _REMEDY = "end it with os._exit, or use multiprocessing or subprocess"
 _ENGINE = frozenset({"worker", "executor", "replay"})

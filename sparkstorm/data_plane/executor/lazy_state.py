@@ -2,7 +2,7 @@
 when others are used more.
 
 The task's journal holds the newest changes, as for a MemoryState. Its sweep writes each changed key
-into the store's *base* (transport/state_base.py) in place of the journal, so a restart reads a
+into the store's *base* (data_plane/transport/state_base.py) in place of the journal, so a restart reads a
 short journal and no base. Four layers answer a look-up: keys used lately, keys used before those,
 keys that are changed and not in the base yet (*pinned*), and the base. Dropping the second layer
 whenever the first is full approximates LRU, at the price of one dictionary look-up per use. Keys of
@@ -24,21 +24,21 @@ from itertools import repeat
 from operator import is_
 from typing import Any, Protocol
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     CodecError,
     MalformedFrameError,
     SparkStormError,
     StoreInconsistentError,
 )
-from sparkstorm.executor.state import (
+from sparkstorm.common.grouping.hashing import normalized, whole_of
+from sparkstorm.common.model.values.codec import Codec, plain_scalar
+from sparkstorm.data_plane.executor.state import (
     MISSING,
     MemoryState,
     as_key,
     form_in,
     keys_of,
 )
-from sparkstorm.grouping.hashing import normalized, whole_of
-from sparkstorm.model.values.codec import Codec, plain_scalar
 
 _UNKNOWN: Any = object()
 _PLAIN = frozenset({str, int, bytes})

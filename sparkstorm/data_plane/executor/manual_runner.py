@@ -15,15 +15,19 @@ from threading import get_ident
 from typing import Any
 
 from sparkstorm.api.components import Bolt
-from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
-from sparkstorm.executor.emitter import Emitter, fast_emit
-from sparkstorm.executor.runner import FailedInput, ReportError, Row, Runner, report_of
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
-from sparkstorm.model.compiled import core
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.tuples import Roots, Tuple, union_roots
-from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.common.errors import InvalidTopologyError, WorkerFailedError
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.tuples import Roots, Tuple, union_roots
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.data_plane.executor.emitter import Emitter, fast_emit
+from sparkstorm.data_plane.executor.runner import FailedInput, ReportError, Row, Runner, report_of
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import (
+    USER_ERRORS,
+    failure_of,
+    raise_out_of_memory,
+)
 
 Anchors = Tuple | Sequence[Tuple] | None
 Call = Callable[[], None]

@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from sparkstorm.grouping.routes import PickMany, PickOne, Rows, Target
-from sparkstorm.model.compiled import core
-from sparkstorm.model.topology import HOLD_STREAM
-from sparkstorm.model.tuples import Source
-from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.windowing.watermarks import END, IDLE, LAST_MS, NEVER, SourceClock
+from sparkstorm.common.grouping.routes import PickMany, PickOne, Rows, Target
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.topology import HOLD_STREAM
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.windowing.settings import TimeSettings
+from sparkstorm.common.windowing.watermarks import END, IDLE, LAST_MS, NEVER, SourceClock
 
 
 class OutputClock:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkstorm.api.components import BasicBolt
-from sparkstorm.executor.emitter import Emitter, fast_emit
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
-from sparkstorm.model.compiled import core
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.tuples import Roots, Source, Tuple
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.tuples import Roots, Source, Tuple
+from sparkstorm.data_plane.executor.emitter import Emitter, fast_emit
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, failure_of
 
 Row = tuple[tuple[Any, ...], Roots, Source]
 FailedInput = tuple[Tuple, Failure]

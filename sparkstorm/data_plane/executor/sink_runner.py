@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink
-from sparkstorm.errors import CodecError, WorkerFailedError
-from sparkstorm.executor.runner import FailedInput, Runner
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import (
+from sparkstorm.common.errors import CodecError, WorkerFailedError
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.runner import FailedInput, Runner
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import (
     USER_ERRORS,
     describe_error,
     failure_of,
     raise_out_of_memory,
 )
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import Codec
 
 # Epochs of a generation: four thousand million, a century at one a second. With fewer a long run
 # would reach the next generation's numbers.

@@ -20,11 +20,18 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sparkstorm.errors import CodecError
-from sparkstorm.model.compiled import core
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.codec import KEY_TYPES, KEYS, SCALARS, Codec, no_key, plain_scalar
-from sparkstorm.model.values.value_types import ONE_FORM
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.values.codec import (
+    KEY_TYPES,
+    KEYS,
+    SCALARS,
+    Codec,
+    no_key,
+    plain_scalar,
+)
+from sparkstorm.common.model.values.value_types import ONE_FORM
 
 MISSING: Any = object()
 """In place of a value: there is none under the key."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkstorm.acking.pending import Outcome
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.runner import FailedInput
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.data_plane.acking.pending import Outcome
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.runner import FailedInput
 
 
 class TaskObserver:

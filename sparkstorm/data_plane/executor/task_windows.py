@@ -12,20 +12,20 @@ from operator import itemgetter
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
-from sparkstorm.errors import CodecError, InvalidTopologyError
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import failure_of
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import KEY_TYPES, no_key
-from sparkstorm.windowing.counts import CountWindows
-from sparkstorm.windowing.sessions import Sessions
-from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.windowing.timers import TimerTable
-from sparkstorm.windowing.watermarks import LAST_MS
-from sparkstorm.windowing.window_contents import Collected, FindSource, Fold, Folded
-from sparkstorm.windowing.window_math import Layout
-from sparkstorm.windowing.windows import TimeWindows, Windows
+from sparkstorm.common.errors import CodecError, InvalidTopologyError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import KEY_TYPES, no_key
+from sparkstorm.common.windowing.counts import CountWindows
+from sparkstorm.common.windowing.sessions import Sessions
+from sparkstorm.common.windowing.settings import TimeSettings
+from sparkstorm.common.windowing.timers import TimerTable
+from sparkstorm.common.windowing.watermarks import LAST_MS
+from sparkstorm.common.windowing.window_contents import Collected, FindSource, Fold, Folded
+from sparkstorm.common.windowing.window_math import Layout
+from sparkstorm.common.windowing.windows import TimeWindows, Windows
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import failure_of
 
 
 class TimedInputs:

@@ -21,13 +21,13 @@ from traceback import walk_stack, walk_tb
 from types import FrameType
 from typing import NamedTuple
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     InvalidConfigError,
     InvalidTopologyError,
     SparkStormError,
     WorkerFailedError,
 )
-from sparkstorm.model.failure import MAX_TEXT, MAX_TRACEBACK, Failure, FailureKind
+from sparkstorm.common.model.failure import MAX_TEXT, MAX_TRACEBACK, Failure, FailureKind
 
 USER_ERRORS = (Exception, SystemExit, CancelledError, GeneratorExit)
 """Errors that fail an input when user code raises them; an interrupt of the process is none, nor an

@@ -14,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.executor.emitter import Route
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.grouping.routes import MakeTarget, Target
-from sparkstorm.model.topology import (
+from sparkstorm.common.grouping.routes import MakeTarget, Target
+from sparkstorm.common.model.topology import (
     AGAIN_PREFIX,
     HOLD_STREAM,
     LATE_PREFIX,
     WATERMARK_STREAM,
     Topology,
 )
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.windowing.settings import settings_of
-from sparkstorm.windowing.watermarks import Channel
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.settings import settings_of
+from sparkstorm.common.windowing.watermarks import Channel
+from sparkstorm.data_plane.executor.emitter import Route
+from sparkstorm.data_plane.executor.output_clock import OutputClock
 
 MARK_FIELDS = ("stream", "time_ms")
 

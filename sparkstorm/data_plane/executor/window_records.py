@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.errors import CodecError, RecordingError
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.topology import TIMER_STREAM, WINDOW_STREAM
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.windowing.reorder import Row
-from sparkstorm.windowing.timers import Timer
-from sparkstorm.windowing.window_contents import Content
-from sparkstorm.windowing.windows import Firing
+from sparkstorm.common.errors import CodecError, RecordingError
+from sparkstorm.common.model.topology import TIMER_STREAM, WINDOW_STREAM
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.reorder import Row
+from sparkstorm.common.windowing.timers import Timer
+from sparkstorm.common.windowing.window_contents import Content
+from sparkstorm.common.windowing.windows import Firing
+from sparkstorm.data_plane.executor.state import MemoryState
 
-# As for states (worker/tasks/capsules.py): so many cells are kept whole.
+# As for states (extensions/recording/capsules.py): so many cells are kept whole.
 _SMALL = 100
 # Beyond it looking for the cells of one key holds up the worker that parks. Half of it leaves more
 # letters without cells. Not measured.

@@ -18,13 +18,30 @@ from typing import Any
 from zlib import crc32
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
-from sparkstorm.errors import RecordingError
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.runner import BasicCollector, FailedInput, RetryPolicy, Runner
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.task_windows import TaskTimers, TimedInputs, make_windows, must_reorder
-from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
-from sparkstorm.executor.window_records import (
+from sparkstorm.common.errors import RecordingError
+from sparkstorm.common.model.dead_letter import REPLAYED_FIELDS
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.topology import TICK_STREAM, TIMER_STREAM
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import SCALARS, Codec
+from sparkstorm.common.windowing.counts import CountWindows
+from sparkstorm.common.windowing.reorder import Reorder, Row
+from sparkstorm.common.windowing.settings import TimeSettings
+from sparkstorm.common.windowing.timers import Timer, TimerTable
+from sparkstorm.common.windowing.watermarks import END, NEVER
+from sparkstorm.common.windowing.window_contents import FindSource
+from sparkstorm.common.windowing.windows import Firing, TimeWindows, Windows
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.runner import BasicCollector, FailedInput, RetryPolicy, Runner
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.task_windows import (
+    TaskTimers,
+    TimedInputs,
+    make_windows,
+    must_reorder,
+)
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, failure_of
+from sparkstorm.data_plane.executor.window_records import (
     Due,
     Record,
     WindowTuple,
@@ -34,18 +51,6 @@ from sparkstorm.executor.window_records import (
     content_of,
     replayed_due,
 )
-from sparkstorm.model.dead_letter import REPLAYED_FIELDS
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.topology import TICK_STREAM, TIMER_STREAM
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import SCALARS, Codec
-from sparkstorm.windowing.counts import CountWindows
-from sparkstorm.windowing.reorder import Reorder, Row
-from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.windowing.timers import Timer, TimerTable
-from sparkstorm.windowing.watermarks import END, NEVER
-from sparkstorm.windowing.window_contents import FindSource
-from sparkstorm.windowing.windows import Firing, TimeWindows, Windows
 
 # Windows and timers per call of advance: between two of them rows may come and commits be made.
 # Half of it commits twice as often when many are due; double makes an epoch that is over late by as

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sparkstorm.errors import MalformedFrameError, StoreInconsistentError
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.tuples import Roots, Tuple
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.frames import ID_LIMIT
+from sparkstorm.common.errors import MalformedFrameError, StoreInconsistentError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.tuples import Roots, Tuple
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport.frames import ID_LIMIT
 
 
 class HeldRecord(NamedTuple):

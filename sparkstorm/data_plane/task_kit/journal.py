@@ -24,11 +24,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from sparkstorm.errors import CodecError, MalformedFrameError, StoreInconsistentError
-from sparkstorm.executor.lazy_state import BaseWrites, LazyState
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.base import Commit, TaskRecord
+from sparkstorm.common.errors import CodecError, MalformedFrameError, StoreInconsistentError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.lazy_state import BaseWrites, LazyState
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.transport.base import Commit, TaskRecord
 
 Fields = dict[str, Any]
 # what is written at once, and by its field what is swept

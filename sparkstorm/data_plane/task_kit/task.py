@@ -18,15 +18,21 @@ from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.errors import SparkStormError, WorkerFailedError
-from sparkstorm.executor.column_runner import ColumnRunner
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.runner import BasicCollector, BasicRunner, FailedInput, ReportError, Runner
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
-from sparkstorm.model.topology import SYSTEM, TICK_STREAM
-from sparkstorm.model.tuples import Roots, Source, Tuple
+from sparkstorm.common.errors import SparkStormError, WorkerFailedError
+from sparkstorm.common.model.topology import SYSTEM, TICK_STREAM
+from sparkstorm.common.model.tuples import Roots, Source, Tuple
+from sparkstorm.data_plane.executor.column_runner import ColumnRunner
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.executor.runner import (
+    BasicCollector,
+    BasicRunner,
+    FailedInput,
+    ReportError,
+    Runner,
+)
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
 
 TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
 

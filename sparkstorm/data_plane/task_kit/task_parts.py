@@ -20,21 +20,21 @@ from zlib import crc32
 from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.metrics import TaskMetrics
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.executor.emitter import Route, build_routes
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.watermark_routes import (
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.grouping.routes import MakeTarget, own_targets
+from sparkstorm.common.model.dead_letter import REPLAYED_FIELDS
+from sparkstorm.common.model.tasks import tasks_by_component
+from sparkstorm.common.model.topology import HOLD_STREAM, WATERMARK_STREAM, Topology, stream_of
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.emitter import Route, build_routes
+from sparkstorm.data_plane.executor.output_clock import OutputClock
+from sparkstorm.data_plane.executor.watermark_routes import (
     MARK_FIELDS,
     TimePlan,
     add_routes,
     add_timed_outputs,
 )
-from sparkstorm.grouping.routes import MakeTarget, own_targets
-from sparkstorm.model.dead_letter import REPLAYED_FIELDS
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import HOLD_STREAM, WATERMARK_STREAM, Topology, stream_of
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
 
 LIVE_STREAMS = {
     WATERMARK_STREAM: MARK_FIELDS,

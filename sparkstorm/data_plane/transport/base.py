@@ -31,7 +31,7 @@ Laws of every Transport (tests/contracts/test_transport.py runs them against eac
    nothing is changed, unless the claimer accepts the loss; once one has, marks of former
    incarnations prove nothing against it. Until then a claimer that knows more than the first one
    after the loss is refused, or reports the loss, all the same.
-11. With cells (transport/cells.py) every law above is of the owner's own store: a commit touches no
+11. With cells (extensions/cells/cells.py) every law above is of the owner's own store: a commit touches no
    other. Entries of a task in another cell lie in their *sender's* store, in order for each sender,
    until the receiver's stored cursor of that cell has passed them; the newest entry that it has
    passed stays there as a witness. `poll` raises StoreRolledBackError when a store that was
@@ -56,8 +56,8 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
-from sparkstorm.errors import FencedError, StoreRolledBackError
-from sparkstorm.model.worker_spec import StoreMark
+from sparkstorm.common.errors import FencedError, StoreRolledBackError
+from sparkstorm.common.model.worker_spec import StoreMark
 
 
 class Cursor(NamedTuple):
@@ -186,7 +186,7 @@ class Commit:
     # has been refused for long: only by going through can the rows it consumed be freed
     is_urgent: bool = False
     progress: bytes = b""
-    # place among the owner's earlier records (transport/progress.py), and the record to keep there
+    # place among the owner's earlier records (data_plane/transport/progress.py), and the record to keep there
     earlier: tuple[int, bytes] | None = None
     low_ms: int | None = None
     watched: Sequence[int] = ()  # tasks whose backlog the answer is to have

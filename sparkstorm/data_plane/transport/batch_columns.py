@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from sparkstorm.api.value_columns import zone_of
-from sparkstorm.errors import CodecError, MalformedFrameError
+from sparkstorm.common.errors import CodecError, MalformedFrameError
 
 # Arrow's IPC format would carry every type. It is left out because a reader of it follows offsets
 # and dictionaries that the sender chose, and decompresses: a frame of hostile bytes could then take

@@ -9,7 +9,7 @@
 -- Writes every token before anything is read by the new owner, or none at all when one of them is older than the stored one.
 -- A former owner that has lost its last task no longer holds the low watermark down.
 local p = KEYS[1]
-local FRAMES = '4'  -- VERSION of transport/frames.py
+local FRAMES = '4'  -- VERSION of data_plane/transport/frames.py
 local function number(value, key)
   local found = tonumber(value)
   if not found then

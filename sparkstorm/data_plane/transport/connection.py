@@ -33,17 +33,17 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import TimeoutError as LateError
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FencedError,
     InvalidConfigError,
     StoreFullError,
     StoreInconsistentError,
     StoreUnavailableError,
 )
-from sparkstorm.model.compiled import core
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.log_rewrite import LogRewrite
-from sparkstorm.transport.servers.opening import (
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.log_rewrite import LogRewrite
+from sparkstorm.data_plane.transport.servers.opening import (
     LOST,
     REFUSED,
     AccessRefusedError,
@@ -395,7 +395,7 @@ class Script:
     """
 
     def __init__(self, file: str, link: Link) -> None:
-        self._source = files("sparkstorm.transport").joinpath(file).read_bytes()
+        self._source = files("sparkstorm.data_plane.transport").joinpath(file).read_bytes()
         self._link = link
         self._sha = b""
 

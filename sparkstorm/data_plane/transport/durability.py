@@ -27,10 +27,10 @@ from redis.connection import Connection
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
 
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.base import Cursor
-from sparkstorm.transport.connection import (
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import Cursor
+from sparkstorm.data_plane.transport.connection import (
     Link,
     pack,
     pack_all,
@@ -39,8 +39,8 @@ from sparkstorm.transport.connection import (
     text,
     translated,
 )
-from sparkstorm.transport.keys import Keys, read_foreign
-from sparkstorm.transport.servers.opening import (
+from sparkstorm.data_plane.transport.keys import Keys, read_foreign
+from sparkstorm.data_plane.transport.servers.opening import (
     LOST,
     in_order,
     open_connection,

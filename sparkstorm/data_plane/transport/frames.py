@@ -7,7 +7,7 @@ integers, values are one list per field. `oldest.lua` reads the birth at its pla
 
 A block has the rows of one channel (component and stream) for one task: their senders, roots as
 runs (a root, or several, and their rows), and one edge id, which represents the block in the value
-of each root that is tracked (a batch of trees has one, model/roots.py) until the last row of that
+of each root that is tracked (a batch of trees has one, common/model/roots.py) until the last row of that
 root is consumed. Left out: pickle and Storm's Kryo, which make objects of what they read; Arrow for
 all rows, whose schema takes more bytes than a row; an edge id per row (decision 6); one entry for
 the tasks of a worker (decision 7).
@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.compiled import core
-from sparkstorm.model.failure import Failure, pack_failures, unpack_failures
-from sparkstorm.model.roots import tracked
-from sparkstorm.model.tuples import Roots, Source, each_root
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.batch_columns import pack_columns, unpack_columns
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.failure import Failure, pack_failures, unpack_failures
+from sparkstorm.common.model.roots import tracked
+from sparkstorm.common.model.tuples import Roots, Source, each_root
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport.batch_columns import pack_columns, unpack_columns
 
 Ids = npt.NDArray[np.uint64]
 Row = tuple[tuple[Any, ...], Roots, Source]

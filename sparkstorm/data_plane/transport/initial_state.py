@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sparkstorm.errors import FencedError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.connection import Link, Script
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.state_base import RANGES, range_of
+from sparkstorm.common.errors import FencedError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.connection import Link, Script
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.state_base import RANGES, range_of
 
 # A script's arguments are copied while the server runs nothing else. Half would be more round trips
 # of a submission; double, longer stops of all others. Not measured.

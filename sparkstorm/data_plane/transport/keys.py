@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from sparkstorm.model.assignment import WorkerSlot
-from sparkstorm.model.requests import topology_name
-from sparkstorm.transport.base import START, Cursor
-from sparkstorm.transport.connection import damaged, text
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.requests import topology_name
+from sparkstorm.data_plane.transport.base import START, Cursor
+from sparkstorm.data_plane.transport.connection import damaged, text
 
 # names of topologies have no braces and no colon
 _KEY = re.compile(r"\{([^{}:]+)\}([^{}:]*):")

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparkstorm.errors import FencedError, StoreFullError, StoreRolledBackError
-from sparkstorm.transport.base import (
+from sparkstorm.common.errors import FencedError, StoreFullError, StoreRolledBackError
+from sparkstorm.data_plane.transport.base import (
     MOST_DEAD_LETTERS,
     MOST_SAMPLES,
     START,
@@ -28,8 +28,8 @@ from sparkstorm.transport.base import (
     ended_error,
     second_error,
 )
-from sparkstorm.transport.frames import birth_of
-from sparkstorm.transport.store_loss import loss_text, lost_error
+from sparkstorm.data_plane.transport.frames import birth_of
+from sparkstorm.data_plane.transport.store_loss import loss_text, lost_error
 
 
 @dataclass(slots=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from sparkstorm.errors import FencedError, NotAliveError
-from sparkstorm.transport.base import START, TaskInputs, TaskRecord
-from sparkstorm.transport.local import LocalStore, TaskKeys, record_of
+from sparkstorm.common.errors import FencedError, NotAliveError
+from sparkstorm.data_plane.transport.base import START, TaskInputs, TaskRecord
+from sparkstorm.data_plane.transport.local import LocalStore, TaskKeys, record_of
 
 
 class LocalReader:

@@ -21,7 +21,7 @@ from typing import Any
 from redis.connection import Connection
 from redis.exceptions import NoPermissionError, ResponseError
 
-from sparkstorm.errors import StoreFullError, StoreUnavailableError
+from sparkstorm.common.errors import StoreFullError, StoreUnavailableError
 
 _LOG = logging.getLogger(__name__)
 # The rewrite of a small file takes some milliseconds, and each start of a worker after that of a

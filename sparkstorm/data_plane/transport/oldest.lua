@@ -14,7 +14,7 @@ local function look(task, from, count)
   local entries = redis.call('XRANGE', p .. ':task:' .. task, from, '+', 'COUNT', count)
   for _, entry in ipairs(entries) do
     local data = entry[2][2]
-    -- 'SF' and VERSION of transport/frames.py; anything else is for its owner's quarantine
+    -- 'SF' and VERSION of data_plane/transport/frames.py; anything else is for its owner's quarantine
     if #data >= 12 and string.sub(data, 1, 3) == 'SF\4' then
       note((struct.unpack('<i8', data, 5)))
     end

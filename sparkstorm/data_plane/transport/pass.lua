@@ -25,7 +25,7 @@ local function is_before(one, other)
   return a < b or (a == b and m < n)
 end
 
--- 'SF', VERSION and the kinds of transport/frames.py: messages of and to ackers were never counted
+-- 'SF', VERSION and the kinds of data_plane/transport/frames.py: messages of and to ackers were never counted
 local function counted(data)
   local kind = #data >= 12 and string.sub(data, 1, 3) == 'SF\4' and string.byte(data, 4)
   return (kind == 2 or kind == 3) and 0 or #data

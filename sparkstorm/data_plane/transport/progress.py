@@ -19,11 +19,11 @@ from typing import Any
 
 import ormsgpack
 
-from sparkstorm.errors import StoreInconsistentError
-from sparkstorm.model.failure import Cause, Failure, FailureKind
-from sparkstorm.model.task_beats import COUNTS
-from sparkstorm.model.values.metric_values import MetricValue
-from sparkstorm.model.values.metric_values import merged as added_metrics
+from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.failure import Cause, Failure, FailureKind
+from sparkstorm.common.model.task_beats import COUNTS
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.common.model.values.metric_values import merged as added_metrics
 
 BUSY, COMMIT, READ, IDLE, PENDING, BACKLOG, STORE, INACTIVE = range(8)
 STATES = ("busy", "commit", "read", "idle", "pending", "backlog", "store", "inactive")

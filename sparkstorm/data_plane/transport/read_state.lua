@@ -1,4 +1,4 @@
--- Reads keys of a task's base (transport/state_base.py). Keys it reads: {p}:state:<task>:<range>.
+-- Reads keys of a task's base (data_plane/transport/state_base.py). Keys it reads: {p}:state:<task>:<range>.
 -- ARGV: task, then all keys as one text: of each its range in 2 bytes, its length in 4, the key. Answers one text: of each value its length plus one in 4
 -- bytes (0: there is none), then the value. One request and one answer for many keys: packing each as a command costs more than
 -- the look-up.

@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sparkstorm.errors import NotAliveError, StoreInconsistentError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskInputs, TaskRecord
-from sparkstorm.transport.connection import Link, Script, text
-from sparkstorm.transport.keys import Keys, read_cursor, read_foreign, read_number
-from sparkstorm.transport.state_base import StateReading
+from sparkstorm.common.errors import NotAliveError, StoreInconsistentError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskInputs, TaskRecord
+from sparkstorm.data_plane.transport.connection import Link, Script, text
+from sparkstorm.data_plane.transport.keys import Keys, read_cursor, read_foreign, read_number
+from sparkstorm.data_plane.transport.state_base import StateReading
 
 # Redis does nothing else during one step of SCAN or UNLINK. KEYS would be one step over all keys of
 # all topologies.

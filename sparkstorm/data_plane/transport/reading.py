@@ -25,9 +25,9 @@ from typing import Any, Protocol
 from redis.connection import Connection
 from redis.exceptions import ResponseError
 
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.transport.base import Cursor, Entry, entry_order
-from sparkstorm.transport.connection import (
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.data_plane.transport.base import Cursor, Entry, entry_order
+from sparkstorm.data_plane.transport.connection import (
     Packed,
     is_elsewhere,
     is_passing,
@@ -37,8 +37,8 @@ from sparkstorm.transport.connection import (
     send,
     translated,
 )
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.servers.opening import LOST, AccessRefusedError
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.servers.opening import LOST, AccessRefusedError
 
 # Entries end a question at once, so this is only how often a worker without input asks again, and
 # when a cut without a notice is detected. Half doubles the idle requests; double lets a worker sit

@@ -18,14 +18,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FencedError,
     StoreFullError,
     StoreInconsistentError,
     StoreRolledBackError,
 )
-from sparkstorm.model.worker_spec import RedisAddress, StoreMark
-from sparkstorm.transport.base import (
+from sparkstorm.common.model.worker_spec import RedisAddress, StoreMark
+from sparkstorm.data_plane.transport.base import (
     MOST_DEAD_LETTERS,
     MOST_SAMPLES,
     SAMPLES_MS,
@@ -40,7 +40,7 @@ from sparkstorm.transport.base import (
     entry_order,
     second_error,
 )
-from sparkstorm.transport.connection import (
+from sparkstorm.data_plane.transport.connection import (
     MISCONF,
     Link,
     Packed,
@@ -49,11 +49,11 @@ from sparkstorm.transport.connection import (
     text,
     translated,
 )
-from sparkstorm.transport.keys import Keys, read_cursor, read_foreign, read_number
-from sparkstorm.transport.reader import read_task
-from sparkstorm.transport.reading import Reading
-from sparkstorm.transport.state_base import StateReading, write_commands
-from sparkstorm.transport.store_loss import loss_text, lost_error
+from sparkstorm.data_plane.transport.keys import Keys, read_cursor, read_foreign, read_number
+from sparkstorm.data_plane.transport.reader import read_task
+from sparkstorm.data_plane.transport.reading import Reading
+from sparkstorm.data_plane.transport.state_base import StateReading, write_commands
+from sparkstorm.data_plane.transport.store_loss import loss_text, lost_error
 
 _LOG = logging.getLogger(__name__)
 _FIELD = b"f"
@@ -62,7 +62,7 @@ _FIELD = b"f"
 # spouts would run on a full store for twice as long. Not measured.
 _FULLNESS_EVERY_S = 0.5
 # After a look at the taps: a commit that ends later asks for the next look, which comes with the
-# heartbeat a second after the last (worker/run.py). Half of it shows older marks, up to half a
+# heartbeat a second after the last (data_plane/worker/run.py). Half of it shows older marks, up to half a
 # second; with more than a second the look would be a round trip of its own again.
 _TAPS_AFTER_S = 0.8
 # Over 100 ms each way with a loss of 5 % commits took 0.4 to 2.1 s, and with 1 every eleventh look
@@ -401,7 +401,7 @@ class RedisTransport:
         """Have the server replace its append-only file, which may have a gap since its disk was
         full.
 
-        Redis 7 and newer, and Valkey, cannot load a file with a gap (embedded/append_only_file.py);
+        Redis 7 and newer, and Valkey, cannot load a file with a gap (extensions/embedded/append_only_file.py);
         a rewrite leaves it out. A server that is killed before the rewrite has ended still has the
         gap.
         """

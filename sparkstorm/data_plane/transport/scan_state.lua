@@ -1,4 +1,4 @@
--- Reads part of a task's base (transport/state_base.py). Keys it reads: {p}:state:<task>:<range>.
+-- Reads part of a task's base (data_plane/transport/state_base.py). Keys it reads: {p}:state:<task>:<range>.
 -- ARGV: task, first range, number of ranges, most pairs. Answers the first range that it has not read, then keys and values, one
 -- after the other; ranges are read whole.
 local p = KEYS[1] .. ':state:' .. ARGV[1] .. ':'

@@ -15,8 +15,8 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from sparkstorm.transport.connection import Link, Script, damaged
-from sparkstorm.transport.keys import Keys, read_number
+from sparkstorm.data_plane.transport.connection import Link, Script, damaged
+from sparkstorm.data_plane.transport.keys import Keys, read_number
 
 # Twice as many would keep twice the keys compact, at the price of more keys of Redis for a task
 # with few; half would make hashes large, and dear, from four million keys on.

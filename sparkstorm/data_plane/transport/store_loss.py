@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sparkstorm.errors import StoreLostError
-from sparkstorm.model.worker_spec import StoreMark
+from sparkstorm.common.errors import StoreLostError
+from sparkstorm.common.model.worker_spec import StoreMark
 
 LOST = "Redis has lost"
 """Beginning of every sentence about a loss."""

@@ -28,7 +28,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
 from sparkstorm.api.context import set_files_folder
-from sparkstorm.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 
 MAX_BYTES = 512 * 1024 * 1024
 # Packages are packed to a third or a half; 600 KiB of zeros unpacked to 600 MB on every host, at

@@ -24,7 +24,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import NamedTuple
 
-from sparkstorm.errors import InvalidTopologyError, WorkerFailedError
+from sparkstorm.common.errors import InvalidTopologyError, WorkerFailedError
 
 MAX_SOURCE_BYTES = 32 * 1024 * 1024
 _INSTALLED = {"site-packages", "dist-packages"}

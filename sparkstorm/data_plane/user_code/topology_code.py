@@ -21,10 +21,10 @@ from typing import Any
 
 import cloudpickle
 
-from sparkstorm.blobs.attachments import use
-from sparkstorm.blobs.local_modules import add_sources, missing_module
-from sparkstorm.errors import InvalidTopologyError, TamperedBlobError, WorkerFailedError
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.errors import InvalidTopologyError, TamperedBlobError, WorkerFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.data_plane.user_code.attachments import use
+from sparkstorm.data_plane.user_code.local_modules import add_sources, missing_module
 
 _CLASS_KEYS = ("topology.serializers", "topology.auto.task.hooks", "topology.worker.hooks")
 # cloudpickle's list of modules belongs to the process, not to a thread

@@ -1,7 +1,7 @@
 """Trial of a topology's code in a fresh process: code that does not import is found before any
 worker gets it.
 
-`python -m sparkstorm.blobs.trial CODE FOLDER` opens the bytes in a file as a worker does, makes an
+`python -m sparkstorm.data_plane.user_code.trial CODE FOLDER` opens the bytes in a file as a worker does, makes an
 instance of every component and imports the classes that its settings name. It sees this Python's
 installed packages and what travels along, not the submitter's folder.
 """
@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from sparkstorm.blobs.topology_code import check_classes, open_topology
-from sparkstorm.errors import InvalidTopologyError, SparkStormError
+from sparkstorm.common.errors import InvalidTopologyError, SparkStormError
+from sparkstorm.data_plane.user_code.topology_code import check_classes, open_topology
 
 _PATIENCE_SECS = 120
 _REFUSED = 3
@@ -57,7 +57,13 @@ class CodeTrial:
             prefix="trial-", dir=scratch, ignore_cleanup_errors=True
         )
         self._errors = Path(self._folder.name, "errors")
-        command = [sys.executable, "-m", "sparkstorm.blobs.trial", str(code), self._folder.name]
+        command = [
+            sys.executable,
+            "-m",
+            "sparkstorm.data_plane.user_code.trial",
+            str(code),
+            self._folder.name,
+        ]
         try:
             with self._errors.open("wb") as errors:
                 self._process = subprocess.Popen(

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sparkstorm.grouping.load_ring import LoadRing
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.transport.base import Pressure
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.common.grouping.load_ring import LoadRing
+from sparkstorm.common.model.tasks import tasks_by_component
+from sparkstorm.data_plane.transport.base import Pressure
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 
 # Shares of the store's memory. Spouts stop well before bolts do, so that what has been emitted can
 # still drain: a bolt's commit needs room for the entries that it writes before those that it read
@@ -23,7 +23,7 @@ from sparkstorm.worker.tasks.worker_plan import WorkerPlan
 # was paid for stays unused. Not measured; tests/worker/test_backpressure.py fills a store.
 SPOUTS_STOP_AT = 0.6
 _BOLTS_STOP_AT = 0.8
-# Over which the least backlog of a receiver is taken (see grouping/load_ring.py): Storm looks once
+# Over which the least backlog of a receiver is taken (see common/grouping/load_ring.py): Storm looks once
 # a second. Half of it may have one commit of a loaded worker, whose rows are then taken for a
 # backlog; with double a slow task gets its full share for twice as long. Not measured.
 _LOAD_MS = 200

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.pieces import count_rows
-from sparkstorm.transport.frames import Row
-from sparkstorm.transport.progress import BACKLOG, INACTIVE, EdgeCounts
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.inbox import Chunk
-from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.timers import TimerService
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.executor.pieces import count_rows
+from sparkstorm.data_plane.transport.frames import Row
+from sparkstorm.data_plane.transport.progress import BACKLOG, INACTIVE, EdgeCounts
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.epoch_budget import Budget
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.inbox import Chunk
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
+from sparkstorm.data_plane.worker.timers import TimerService
 
 # A turn's limit for bolts row by row: at 1 us a row some 4 ms, after which the clock is looked at
 # again. Half of it costs another look per 2,048 rows; double lets a bolt that has become slow hold
 # up the others for twice as long. For bolts that take batches a batch has a price of its own, which
-# many rows share: half as many rows, twice the price a row; MOST_ROWS of executor/column_runner.py.
+# many rows share: half as many rows, twice the price a row; MOST_ROWS of data_plane/executor/column_runner.py.
 _ROWS_PER_TURN = 4096
 _ROWS_PER_BATCH = 1 << 16
 

@@ -11,15 +11,15 @@ with a restart; a commit per row costs throughput only while it lasts.
 
 from __future__ import annotations
 
-from sparkstorm.executor.pieces import unfold
-from sparkstorm.model.failure import killed
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.worker.bolt_turns import BoltTurns
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.spout_turns import SpoutTurns
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.timers import TimerService
+from sparkstorm.common.model.failure import killed
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.data_plane.executor.pieces import unfold
+from sparkstorm.data_plane.worker.bolt_turns import BoltTurns
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.spout_turns import SpoutTurns
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.timers import TimerService
 
 # Some 1.3 s of commits of 0.25 ms each beside the store. With half of it the process is more often
 # careless again when a poison row comes, which costs one more restart; twice as many keep a worker

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from sparkstorm.errors import StoreFullError
-from sparkstorm.transport.base import Commit, Pressure
-from sparkstorm.transport.progress import EARLIER_MS, MOST_EARLIER
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.epoch_commit import CommitBuilder
-from sparkstorm.worker.parts import WorkerParts
+from sparkstorm.common.errors import StoreFullError
+from sparkstorm.data_plane.transport.base import Commit, Pressure
+from sparkstorm.data_plane.transport.progress import EARLIER_MS, MOST_EARLIER
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.epoch_commit import CommitBuilder
+from sparkstorm.data_plane.worker.parts import WorkerParts
 
 # Half of the first asks a full store a hundred times a second, double adds 20 ms to what waits once
 # there is room. The longer pause is for a disk that is full: patience is over, and an urgent commit

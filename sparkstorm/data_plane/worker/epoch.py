@@ -4,7 +4,7 @@ An edge id exists only for what outlives the epoch: one for each block that leav
 worker or to the stream of a task of this one), and one for each input that is held. A block's id is
 XORed into the value of each of its roots when it leaves, and again when the last row of that root
 is consumed: while any row of a root waits in a block, its last one does. Blocks have the roots
-under which ackers track their rows (model/roots.py): one for all rows of a batch. Inputs that are
+under which ackers track their rows (common/model/roots.py): one for all rows of a batch. Inputs that are
 held or fail leave their batch, and so does all that descends from them. Tuples that live and die
 inside one epoch never touch the ledger; the algebra per root is that of Storm's acker (seed 001).
 """
@@ -18,11 +18,11 @@ from typing import Protocol
 import numpy as np
 import numpy.random
 
-from sparkstorm.model.compiled import core
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.roots import SPLIT, batch_of, home_of, homes_of, split, split_roots
-from sparkstorm.model.tuples import Roots, Tuple, each_root
-from sparkstorm.transport.frames import AckerMessages, Ids, SettledRoots
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.roots import SPLIT, batch_of, home_of, homes_of, split, split_roots
+from sparkstorm.common.model.tuples import Roots, Tuple, each_root
+from sparkstorm.data_plane.transport.frames import AckerMessages, Ids, SettledRoots
 
 
 class IdSource(Protocol):

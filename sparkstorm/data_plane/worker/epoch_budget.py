@@ -9,8 +9,8 @@ Flink need not choose: what they send is no commit.
 
 from __future__ import annotations
 
-from sparkstorm.settings import EpochSettings
-from sparkstorm.worker.epoch import Epoch
+from sparkstorm.common.settings import EpochSettings
+from sparkstorm.data_plane.worker.epoch import Epoch
 
 # Double of it would let a worker answer its slot and end no sooner than after two seconds (an epoch
 # may run twice its length). Half of it leaves a worker 200 ms from its store a commit for every

@@ -13,26 +13,26 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
-from sparkstorm.errors import CodecError, MalformedFrameError
-from sparkstorm.executor.emitter import weigh
-from sparkstorm.executor.pieces import count_rows, is_piece, sliced
-from sparkstorm.executor.sink_runner import SinkRunner
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.compiled import empty
-from sparkstorm.model.roots import split_roots
-from sparkstorm.model.values.unfolding import require_bounded
-from sparkstorm.settings import EpochSettings
-from sparkstorm.tasks.journal import Whole
-from sparkstorm.transport import frames
-from sparkstorm.transport.base import Commit
-from sparkstorm.transport.frames import AckerMessages, Row, SettledRoots
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.open_blocks import OpenBlock
-from sparkstorm.worker.packed_rows import BYTES_PER_ENTRY, ROWS_PER_ENTRY, PackedRows
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.tasks.acker_task import AckerTask
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.common.errors import CodecError, MalformedFrameError
+from sparkstorm.common.model.compiled import empty
+from sparkstorm.common.model.roots import split_roots
+from sparkstorm.common.model.values.unfolding import require_bounded
+from sparkstorm.common.settings import EpochSettings
+from sparkstorm.data_plane.executor.emitter import weigh
+from sparkstorm.data_plane.executor.pieces import count_rows, is_piece, sliced
+from sparkstorm.data_plane.executor.sink_runner import SinkRunner
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.task_kit.journal import Whole
+from sparkstorm.data_plane.transport import frames
+from sparkstorm.data_plane.transport.base import Commit
+from sparkstorm.data_plane.transport.frames import AckerMessages, Row, SettledRoots
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.open_blocks import OpenBlock
+from sparkstorm.data_plane.worker.packed_rows import BYTES_PER_ENTRY, ROWS_PER_ENTRY, PackedRows
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.tasks.acker_task import AckerTask
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 
 # Times the byte budget that one commit may carry: half a gigabyte. Redis ends a connection whose
 # request is larger than one.

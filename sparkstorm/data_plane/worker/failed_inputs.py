@@ -16,16 +16,16 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sparkstorm.executor.runner import ReportError
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.names import counted
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.worker_spec import Suspect
-from sparkstorm.transport.progress import TaskCounts
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.tasks.bolt_task import BoltTask, PendingInput
-from sparkstorm.worker.tasks.capsules import Capsules
-from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.worker_spec import Suspect
+from sparkstorm.data_plane.executor.runner import ReportError
+from sparkstorm.data_plane.transport.progress import TaskCounts
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask, PendingInput
+from sparkstorm.data_plane.worker.tasks.circuit_breaker import CircuitBreaker
+from sparkstorm.extensions.recording.capsules import Capsules
 
 
 class FailedInputs:

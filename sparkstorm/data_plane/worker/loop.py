@@ -21,27 +21,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from sparkstorm.blobs.topology_code import open_topology
-from sparkstorm.clock import Clock, SystemClock
-from sparkstorm.errors import CodecError
-from sparkstorm.hosting.base import WorkerControl
-from sparkstorm.model.worker_messages import Alive
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.settings import WorkerSettings
-from sparkstorm.transport.base import Transport
-from sparkstorm.transport.cells import CellsTransport, StoredCursors
-from sparkstorm.transport.durability import (
+from sparkstorm.common.clock import Clock, SystemClock
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.worker_messages import Alive
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.common.settings import WorkerSettings
+from sparkstorm.common.slot_spec import WorkerControl
+from sparkstorm.data_plane.transport.base import Transport
+from sparkstorm.data_plane.transport.durability import (
     ON_DISK,
     ON_REPLICAS,
     ReplicaCursors,
     SyncedCursors,
     require_durable,
 )
-from sparkstorm.transport.foreign import RedisForeign
-from sparkstorm.transport.redis import RedisTransport
-from sparkstorm.worker.epoch import RandomIds
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.run import (
+from sparkstorm.data_plane.transport.redis import RedisTransport
+from sparkstorm.data_plane.user_code.topology_code import open_topology
+from sparkstorm.data_plane.worker.epoch import RandomIds
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.run import (
     BEAT_EVERY_MS,
     Beats,
     SlotReporter,
@@ -49,8 +47,10 @@ from sparkstorm.worker.run import (
     plan_of,
     start_worker,
 )
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.worker.worker import Worker
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.data_plane.worker.worker import Worker
+from sparkstorm.extensions.cells.cells import CellsTransport, StoredCursors
+from sparkstorm.extensions.cells.foreign import RedisForeign
 
 # Thirty within the worker time-out. Half as often, a slot that lost one would wait twice as long to
 # see a process stop; twice as often, a slot reads more lines for nothing.

@@ -1,4 +1,4 @@
-"""Entry point of a worker process (`python -m sparkstorm.worker.main`), started and commanded by a
+"""Entry point of a worker process (`python -m sparkstorm.data_plane.worker.main`), started and commanded by a
 slot.
 
 The slot passes three arguments: the descriptor of the status pipe, its own pid, the entry
@@ -27,7 +27,7 @@ from importlib import import_module
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     FencedError,
     InvalidConfigError,
     InvalidTopologyError,
@@ -37,15 +37,8 @@ from sparkstorm.errors import (
     StoreUnavailableError,
     WorkerFailedError,
 )
-from sparkstorm.executor.user_traceback import (
-    busy_in,
-    describe_error,
-    stacks_of_threads,
-    traceback_of,
-)
-from sparkstorm.hosting.base import WorkerControl
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.worker_messages import (
     MAX_LINE_BYTES,
     Alive,
     Beat,
@@ -57,10 +50,17 @@ from sparkstorm.model.worker_messages import (
     decode_command,
     encode_report,
 )
-from sparkstorm.model.worker_spec import MAX_SPEC_BYTES, WorkerSpec
-from sparkstorm.settings import WorkerSettings
+from sparkstorm.common.model.worker_spec import MAX_SPEC_BYTES, WorkerSpec
+from sparkstorm.common.settings import WorkerSettings
+from sparkstorm.common.slot_spec import WorkerControl
+from sparkstorm.data_plane.executor.user_traceback import (
+    busy_in,
+    describe_error,
+    stacks_of_threads,
+    traceback_of,
+)
 
-DEFAULT_ENTRY = "sparkstorm.worker.loop:run_worker"
+DEFAULT_ENTRY = "sparkstorm.data_plane.worker.loop:run_worker"
 # One report of the largest size. Twice as much would only keep more reports for a slot that does
 # not read.
 MAX_UNSENT_BYTES = MAX_LINE_BYTES
@@ -123,7 +123,7 @@ class PipeControl:
 
     def _end_fork(self) -> None:
         """End a fork of the worker that has come back to its loop (by C code: Python's own forks end
-        in executor/forks.py): to the slot it would speak as the worker.
+        in data_plane/executor/forks.py): to the slot it would speak as the worker.
         """
         if os.getpid() != self._process:
             text = f"ERROR process {os.getpid()}, a fork of this worker, has gone on as a second one and was ended\n"

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparkstorm.executor.pieces import take
-from sparkstorm.grouping.routes import LOCAL_RUN, MakeTarget, Rows, Target
-from sparkstorm.model.compiled import core, move
-from sparkstorm.model.topology import HOLD_STREAM, WATERMARK_STREAM, stream_of
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport.frames import travelled
-from sparkstorm.transport.progress import EdgeCounts
-from sparkstorm.worker.packed_rows import PackedRows
-from sparkstorm.worker.tasks.inbox import FindSource
+from sparkstorm.common.grouping.routes import LOCAL_RUN, MakeTarget, Rows, Target
+from sparkstorm.common.model.compiled import core, move
+from sparkstorm.common.model.topology import HOLD_STREAM, WATERMARK_STREAM, stream_of
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.pieces import take
+from sparkstorm.data_plane.transport.frames import travelled
+from sparkstorm.data_plane.transport.progress import EdgeCounts
+from sparkstorm.data_plane.worker.packed_rows import PackedRows
+from sparkstorm.data_plane.worker.tasks.inbox import FindSource
 
 # Rows emitted, those for this worker's own tasks among them, after which rows for other workers are
 # packed while their memory is in the processor's caches: some 200 kB of words. Half of it looks at all blocks twice as often.

@@ -8,18 +8,18 @@ packed and to be freed. Left out: a smaller budget of rows, which means more com
 
 from __future__ import annotations
 
-from sparkstorm.grouping.routes import Rows
-from sparkstorm.model.compiled import core, empty
-from sparkstorm.model.roots import split_roots
-from sparkstorm.model.tuples import Roots, Source
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport import frames
-from sparkstorm.transport.frames import DrawEdge
+from sparkstorm.common.grouping.routes import Rows
+from sparkstorm.common.model.compiled import core, empty
+from sparkstorm.common.model.roots import split_roots
+from sparkstorm.common.model.tuples import Roots, Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.transport import frames
+from sparkstorm.data_plane.transport.frames import DrawEdge
 
 # As the budget of an epoch is 65,536 rows: eight entries at the most for one receiver. Half of it
 # costs twice the headers and edge ids; double lets a reader hold more rows of one entry in memory.
 ROWS_PER_ENTRY = 8192
-# Heavier rows leave in several entries: the window of a reader (4 MB, worker/read_window.py) holds
+# Heavier rows leave in several entries: the window of a reader (4 MB, data_plane/worker/read_window.py) holds
 # sixteen of these, eight of the largest. Half of it doubles the entries of large tuples; with
 # double a reader over a distance has half as many entries on their way.
 BYTES_PER_ENTRY = 256 << 10

@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sparkstorm.clock import Clock
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.values.metric_values import MetricValue
-from sparkstorm.tasks.journal import reading
-from sparkstorm.transport.base import Transport
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.progress import Progress
-from sparkstorm.worker.backpressure import Backpressure
-from sparkstorm.worker.counting.counters import Counters
-from sparkstorm.worker.counting.meters import Meters, Reporter
-from sparkstorm.worker.epoch import IdSource, key_source
-from sparkstorm.worker.failed_inputs import FailedInputs
-from sparkstorm.worker.tasks.capsules import Capsules
-from sparkstorm.worker.tasks.circuit_breaker import CircuitBreaker
-from sparkstorm.worker.tasks.store_witness import claimed
-from sparkstorm.worker.tasks.task_factory import TaskFactory, WorkerServices
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.common.clock import Clock
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.data_plane.task_kit.journal import reading
+from sparkstorm.data_plane.transport.base import Transport
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.progress import Progress
+from sparkstorm.data_plane.worker.backpressure import Backpressure
+from sparkstorm.data_plane.worker.counting.counters import Counters
+from sparkstorm.data_plane.worker.counting.meters import Meters, Reporter
+from sparkstorm.data_plane.worker.epoch import IdSource, key_source
+from sparkstorm.data_plane.worker.failed_inputs import FailedInputs
+from sparkstorm.data_plane.worker.tasks.circuit_breaker import CircuitBreaker
+from sparkstorm.data_plane.worker.tasks.store_witness import claimed
+from sparkstorm.data_plane.worker.tasks.task_factory import TaskFactory, WorkerServices
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.extensions.recording.capsules import Capsules
 
 
 class WorkerParts:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sparkstorm.transport.base import Entry
+from sparkstorm.data_plane.transport.base import Entry
 
 # Eight of the largest entries. Half of it halves what one task can take in per round trip: 20 MB/s
 # over 200 ms now; double lets each task of a worker keep twice as much that it has not executed.

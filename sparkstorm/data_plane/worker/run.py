@@ -1,10 +1,10 @@
 """One run of a worker as a stepped machine: its start, the slot's commands, heartbeats and reports.
 
-A worker process steps it from its loop (worker/loop.py); a simulation steps it under simulated
+A worker process steps it from its loop (data_plane/worker/loop.py); a simulation steps it under simulated
 time.
 
 Law: nothing here reads a clock, sleeps or talks to a store but through what it is given. What only
-a process has (descriptors, signals, `gc`) is in worker/loop.py and worker/main.py, so that the
+a process has (descriptors, signals, `gc`) is in data_plane/worker/loop.py and data_plane/worker/main.py, so that the
 simulation runs the rest as it is.
 """
 
@@ -13,17 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkstorm.blobs.local_modules import missing_module
-from sparkstorm.clock import Clock
-from sparkstorm.errors import SparkStormError, StoreFullError, WorkerFailedError
-from sparkstorm.executor.lazy_state import surfacing
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
-from sparkstorm.hosting.base import WorkerControl
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.tasks import number_tasks
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.value_types import register
-from sparkstorm.model.worker_messages import (
+from sparkstorm.common.clock import Clock
+from sparkstorm.common.errors import SparkStormError, StoreFullError, WorkerFailedError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.tasks import number_tasks
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.value_types import register
+from sparkstorm.common.model.worker_messages import (
     Beat,
     ComponentError,
     ExitCode,
@@ -36,13 +32,17 @@ from sparkstorm.model.worker_messages import (
     Trying,
     WorkerCommand,
 )
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.settings import EpochSettings, WorkerSettings
-from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.tasks.live_shadows import LiveShadows
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.worker.worker import Worker
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.common.settings import EpochSettings, WorkerSettings
+from sparkstorm.common.slot_spec import WorkerControl
+from sparkstorm.data_plane.executor.lazy_state import surfacing
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.data_plane.user_code.local_modules import missing_module
+from sparkstorm.data_plane.worker.epoch_budget import Budget
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.data_plane.worker.worker import Worker
+from sparkstorm.extensions.recording.live_shadows import LiveShadows
 
 # Many beats within the worker time-out (supervisor.worker.timeout.secs, 30 s), so that one lost or
 # late beat ends no worker. Twice as often, slots would read twice as many lines; half as often,
@@ -245,7 +245,7 @@ def start_worker(
     except ModuleNotFoundError as error:
         raise missing_module(error) from error
     # A failed start, not a crash: no input has caused it, so the next process need not be careful
-    # (supervisor/poison_detector.py).
+    # (control_plane/supervisor/poison_detector.py).
     except USER_ERRORS as error:  # user code in __init__, open, prepare, init_state
         raise WorkerFailedError(
             f"a component could not be prepared: {describe_error(error)}"

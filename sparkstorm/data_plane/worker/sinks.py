@@ -15,13 +15,13 @@ from dataclasses import replace
 from functools import partial
 
 from sparkstorm.api.sinks import RefusedRows
-from sparkstorm.errors import SparkStormError, WorkerFailedError
-from sparkstorm.executor.sink_runner import SinkRunner
-from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.worker.epoch import Epoch, RandomIds
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.tasks.bolt_task import BoltTask
+from sparkstorm.common.errors import SparkStormError, WorkerFailedError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.data_plane.executor.sink_runner import SinkRunner
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, failure_of
+from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 
 # Doubled at each try: a target that restarts is reached soon, one that is away for minutes does not
 # get twenty requests a second. Half of the first saves 25 ms after a short outage; with double of

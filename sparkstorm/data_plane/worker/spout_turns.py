@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from sparkstorm.model.names import counted
-from sparkstorm.transport.progress import BACKLOG, IDLE, INACTIVE, PENDING, STORE
-from sparkstorm.worker.backpressure import SPOUTS_STOP_AT
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.common.model.names import counted
+from sparkstorm.data_plane.transport.progress import BACKLOG, IDLE, INACTIVE, PENDING, STORE
+from sparkstorm.data_plane.worker.backpressure import SPOUTS_STOP_AT
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.epoch_budget import Budget
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 
 # Of all spout tasks together: so many rows stay in the processor's caches until the bolts take
 # them. With 512 for each task, 16 tasks cost 2.94 us a word instead of 2.12, 64 tasks 3.33 instead

@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from sparkstorm.executor.event_time import TaskEventTime
-from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.grouping.routes import Target
-from sparkstorm.model.failure import Failure, FailureKind, killed
-from sparkstorm.settings import WorkerTimers
-from sparkstorm.tasks.task import TickSchedule
-from sparkstorm.windowing.watermarks import NEVER
-from sparkstorm.worker.backpressure import LOOK_MS
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.call_watch import ThreadWatch
-from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.common.grouping.routes import Target
+from sparkstorm.common.model.failure import Failure, FailureKind, killed
+from sparkstorm.common.settings import WorkerTimers
+from sparkstorm.common.windowing.watermarks import NEVER
+from sparkstorm.data_plane.executor.event_time import TaskEventTime
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
+from sparkstorm.data_plane.task_kit.task import TickSchedule
+from sparkstorm.data_plane.worker.backpressure import LOOK_MS
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.call_watch import ThreadWatch
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 
 
 class TimerService:

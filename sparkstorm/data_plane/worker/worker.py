@@ -14,30 +14,30 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.worker_messages import SetStatus
-from sparkstorm.settings import EpochSettings
-from sparkstorm.transport.base import Commit
-from sparkstorm.transport.progress import BUSY, COMMIT, READ, STORE
-from sparkstorm.worker.backpressure import LOOK_MS
-from sparkstorm.worker.bolt_turns import BoltTurns
-from sparkstorm.worker.careful_turns import CarefulTurns
-from sparkstorm.worker.commits import Commits
-from sparkstorm.worker.counting.loop_time import LoopTime
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.epoch_budget import Budget
-from sparkstorm.worker.parts import WorkerParts
-from sparkstorm.worker.read_window import ReadWindow
-from sparkstorm.worker.sinks import Sinks
-from sparkstorm.worker.spout_turns import SpoutTurns, Waiting
-from sparkstorm.worker.tasks.acker_task import CatchUp
-from sparkstorm.worker.tasks.stacks import StackTap
-from sparkstorm.worker.tasks.store_witness import StoreWitness
-from sparkstorm.worker.tasks.taps import Taps
-from sparkstorm.worker.tasks.task_factory import TaskSet
-from sparkstorm.worker.tasks.traces import Traces
-from sparkstorm.worker.timers import Timeouts, TimerService
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.worker_messages import SetStatus
+from sparkstorm.common.settings import EpochSettings
+from sparkstorm.data_plane.transport.base import Commit
+from sparkstorm.data_plane.transport.progress import BUSY, COMMIT, READ, STORE
+from sparkstorm.data_plane.worker.backpressure import LOOK_MS
+from sparkstorm.data_plane.worker.bolt_turns import BoltTurns
+from sparkstorm.data_plane.worker.careful_turns import CarefulTurns
+from sparkstorm.data_plane.worker.commits import Commits
+from sparkstorm.data_plane.worker.counting.loop_time import LoopTime
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.epoch_budget import Budget
+from sparkstorm.data_plane.worker.parts import WorkerParts
+from sparkstorm.data_plane.worker.read_window import ReadWindow
+from sparkstorm.data_plane.worker.sinks import Sinks
+from sparkstorm.data_plane.worker.spout_turns import SpoutTurns, Waiting
+from sparkstorm.data_plane.worker.tasks.acker_task import CatchUp
+from sparkstorm.data_plane.worker.tasks.store_witness import StoreWitness
+from sparkstorm.data_plane.worker.tasks.task_factory import TaskSet
+from sparkstorm.data_plane.worker.timers import Timeouts, TimerService
+from sparkstorm.extensions.tracing.stacks import StackTap
+from sparkstorm.extensions.tracing.taps import Taps
+from sparkstorm.extensions.tracing.traces import Traces
 
 _NEVER = float("inf")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from sparkstorm.errors import InvalidConfigError, show
+from sparkstorm.common.errors import InvalidConfigError, show
 
 _KEY: Final = "sparkstorm.racks.file"
 _MOST_BYTES = 4 << 20  # some 100,000 hosts

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sparkstorm.hosting.spread import Executor, spread
+from sparkstorm.driver.hosting.spread import Executor, spread
 
 _LOG = logging.getLogger(__name__)
 TRIES: Final = 6

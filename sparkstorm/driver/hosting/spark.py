@@ -3,7 +3,7 @@ spread over Spark's hosts.
 
 Spark's own retry is not relied on: it counts failures per task set and never forgets them, and
 `local[N]` has none. A slot's task never raises: it returns the reason of its end. Its closure
-carries a one-time ticket (cluster/tickets.py) and no secret.
+carries a one-time ticket (control_plane/cluster/tickets.py) and no secret.
 
 Executors of this machine import the package from where this process has it. On other hosts it is
 installed, or shipped: `--py-files sparkstorm.zip` for the package, `--archives env.tar.gz#env` with
@@ -24,11 +24,13 @@ from typing import Final, Generic, TypeVar
 
 from pyspark import SparkConf, SparkContext, TaskContext
 
-from sparkstorm.errors import InvalidConfigError, SlotsUnavailableError, StoreUnavailableError
-from sparkstorm.hosting.base import RestartPause
-from sparkstorm.hosting.slot_places import SlotPlaces
-from sparkstorm.hosting.spark_security import guard_accumulators, is_local
-from sparkstorm.hosting.spark_versions import (
+from sparkstorm.common.errors import (
+    InvalidConfigError,
+    SlotsUnavailableError,
+    StoreUnavailableError,
+)
+from sparkstorm.common.slot_spec import RestartPause
+from sparkstorm.common.spark_versions import (
     cores_per_task,
     executor_of_group,
     executors_of,
@@ -39,7 +41,9 @@ from sparkstorm.hosting.spark_versions import (
     task_slots,
     unfit_here,
 )
-from sparkstorm.hosting.spread import Executor, is_complete
+from sparkstorm.driver.hosting.slot_places import SlotPlaces
+from sparkstorm.driver.hosting.spark_security import guard_accumulators, is_local
+from sparkstorm.driver.hosting.spread import Executor, is_complete
 
 _LOG = logging.getLogger(__name__)
 JOB_GROUP: Final = "sparkstorm-slot"

@@ -21,9 +21,9 @@ from typing import Final
 
 from pyspark import SparkConf, SparkContext
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.hosting.peers import is_of_another_user
-from sparkstorm.hosting.spark_versions import accumulator_server, delete_at_exit
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.spark_versions import accumulator_server, delete_at_exit
+from sparkstorm.driver.hosting.peers import is_of_another_user
 
 _LOG = logging.getLogger(__name__)
 

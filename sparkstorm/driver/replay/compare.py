@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkstorm.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError
 
 DIFFERS = 4
 """Exit status of a replay whose results differ from those that it is compared with."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, cast
 
 from sparkstorm.api.components import Effects
-from sparkstorm.app.replay.options import FORMATS
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.strict import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.strict import (
     UnfitValueError,
     expected,
     named_errors,
@@ -18,6 +17,7 @@ from sparkstorm.model.strict import (
     reader_of,
     whole,
 )
+from sparkstorm.driver.replay.options import FORMATS
 from sparkstorm.replay.inputs import EventTime
 
 NOTE = ".sparkstorm-results"

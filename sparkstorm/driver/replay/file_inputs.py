@@ -20,15 +20,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkstorm.api.columns import check_batch
 from sparkstorm.api.value_columns import plain_values
+from sparkstorm.common.errors import InvalidConfigError, ReplayFailedError
+from sparkstorm.common.model.topology import DEFAULT_STREAM
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.connectors.file_folders import WHOLE, FileSplit
 from sparkstorm.connectors.file_records import column_types
 from sparkstorm.connectors.file_source import Files
 from sparkstorm.connectors.files import FileLines
-from sparkstorm.errors import InvalidConfigError, ReplayFailedError
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error
-from sparkstorm.model.topology import DEFAULT_STREAM
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.results.value_cells import value_cells, values_schema

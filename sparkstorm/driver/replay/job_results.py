@@ -15,14 +15,14 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from sparkstorm.api.value_columns import plain_values
-from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.results import Result, ResultFiles, state_file, stream_sink, write_state
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.names import file_name
+from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.tagged import from_json, read_value, to_json
 from sparkstorm.connectors.sql_sink import SqlSink
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.names import file_name
-from sparkstorm.model.topology import DEFAULT_STREAM, Topology
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.tagged import from_json, read_value, to_json
+from sparkstorm.driver.job_file import JobFile
+from sparkstorm.driver.results import Result, ResultFiles, state_file, stream_sink, write_state
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK, result_name
 from sparkstorm.replay.results.types import in_utc, state_values

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 
-from sparkstorm.app.job_options import add_overrides
+from sparkstorm.driver.job_options import add_overrides
 
 FORMATS = ("text", "csv", "json", "parquet", "orc", "table")
 WRITTEN = ("parquet", "json", "csv", "orc")

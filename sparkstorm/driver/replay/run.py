@@ -17,25 +17,26 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.app.exit_status import OK, PARKED
-from sparkstorm.app.job_file import JobFile
-from sparkstorm.app.replay.compare import DIFFERS, compare, text_of
-from sparkstorm.app.replay.file import NOTE, ReplayFile
-from sparkstorm.app.replay.file_inputs import (
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.names import counted, file_name
+from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.common.settings import DriverSettings
+from sparkstorm.common.spark_versions import has_context, start_java, unfit_here
+from sparkstorm.connectors.file_source import Files
+from sparkstorm.data_plane.checkpoint.restore import FROM_CHECKPOINT
+from sparkstorm.driver.exit_status import OK, PARKED
+from sparkstorm.driver.hosting.spark_security import remove_at_exit, secured, with_private_scratch
+from sparkstorm.driver.job_file import JobFile
+from sparkstorm.driver.replay.compare import DIFFERS, compare, text_of
+from sparkstorm.driver.replay.file import NOTE, ReplayFile
+from sparkstorm.driver.replay.file_inputs import (
     FileInput,
     FilesInput,
     FileSource,
     reads_lines,
     source_of,
 )
-from sparkstorm.app.replay.job_results import named, place_of, write_result
-from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
-from sparkstorm.connectors.file_source import Files
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.hosting.spark_security import remove_at_exit, secured, with_private_scratch
-from sparkstorm.hosting.spark_versions import has_context, start_java, unfit_here
-from sparkstorm.model.names import counted, file_name
-from sparkstorm.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.driver.replay.job_results import named, place_of, write_result
 from sparkstorm.replay import EventTime, Replay, back_fill, replay
 from sparkstorm.replay.equality_warnings import ReplayWarning
 from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly, unwrapped
@@ -44,7 +45,6 @@ from sparkstorm.replay.job import STATE_MARK, Job, RunSettings, make_job
 from sparkstorm.replay.options import ReplayOptions
 from sparkstorm.replay.results.files import check_columns, writable
 from sparkstorm.replay.spark import SMALL_MEMORY
-from sparkstorm.settings import DriverSettings
 
 _LINE_EVERY_S = 5.0
 # what is none is no absence; CSV is read with names

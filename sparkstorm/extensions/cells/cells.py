@@ -25,8 +25,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from sparkstorm.errors import StoreFullError, StoreLostError, StoreUnavailableError
-from sparkstorm.transport.base import (
+from sparkstorm.common.errors import StoreFullError, StoreLostError, StoreUnavailableError
+from sparkstorm.data_plane.transport.base import (
     START,
     Claim,
     Commit,
@@ -38,7 +38,7 @@ from sparkstorm.transport.base import (
     Transport,
     entry_order,
 )
-from sparkstorm.transport.store_loss import loss_between_cells, stop_text
+from sparkstorm.data_plane.transport.store_loss import loss_between_cells, stop_text
 
 # A look at all stores for the oldest that waits must end within it: what was consumed meanwhile is
 # still in the store that it came from, so nothing moves past the look. Half of it makes more looks

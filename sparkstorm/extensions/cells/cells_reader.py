@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from sparkstorm.model.tasks import cell_by_task
-from sparkstorm.transport.base import START, Reader, TaskInputs, TaskRecord, entry_order
-from sparkstorm.transport.progress import Progress
+from sparkstorm.common.model.tasks import cell_by_task
+from sparkstorm.data_plane.transport.base import START, Reader, TaskInputs, TaskRecord, entry_order
+from sparkstorm.data_plane.transport.progress import Progress
 
 _MARK = "@"
 # A look at idle stores is the first; a busy topology is not quiet at the tenth either.

@@ -6,7 +6,7 @@ nothing is read on a connection before the server behind it has shown that it st
 read before. With durability `replica` it is the primary that shows it, and a replica of the
 primary's history that is read: it has what was read, or will have it. With `disk` the server shows
 also that it syncs before it answers. Only `trim` writes there, and only what may
-come twice. The reading itself is that of an owner in its own store (transport/reading.py).
+come twice. The reading itself is that of an owner in its own store (data_plane/transport/reading.py).
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.errors import StoreFullError, StoreRolledBackError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.base import Cursor, Entry
-from sparkstorm.transport.cells import Trim
-from sparkstorm.transport.connection import Link, Script, pack, text
-from sparkstorm.transport.durability import (
+from sparkstorm.common.errors import StoreFullError, StoreRolledBackError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.base import Cursor, Entry
+from sparkstorm.data_plane.transport.connection import Link, Script, pack, text
+from sparkstorm.data_plane.transport.durability import (
     CONNECT_S,
     ON_DISK,
     ON_REPLICAS,
@@ -28,8 +27,9 @@ from sparkstorm.transport.durability import (
     ReplicaBeside,
     require_synced,
 )
-from sparkstorm.transport.keys import Keys
-from sparkstorm.transport.reading import Reading
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.transport.reading import Reading
+from sparkstorm.extensions.cells.cells import Trim
 
 # Between two tries of a store that is away, doubled each time. Half of the last stands still twice
 # as often for a host that is gone (1 s of 5.0); double takes twice as long to see it come back.

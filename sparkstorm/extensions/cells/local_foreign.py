@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     InvalidConfigError,
     MalformedFrameError,
     StoreRolledBackError,
     StoreUnavailableError,
 )
-from sparkstorm.transport.base import START, Cursor, Entry, entry_order
-from sparkstorm.transport.cells import Trim
-from sparkstorm.transport.frames import MESSAGES, SETTLED, kind_of
-from sparkstorm.transport.local import LocalStore, oldest_waiting
+from sparkstorm.data_plane.transport.base import START, Cursor, Entry, entry_order
+from sparkstorm.data_plane.transport.frames import MESSAGES, SETTLED, kind_of
+from sparkstorm.data_plane.transport.local import LocalStore, oldest_waiting
+from sparkstorm.extensions.cells.cells import Trim
 
 # Asked again by the next poll, as one of Redis would be soon.
 _RETRY_MS = 20.0

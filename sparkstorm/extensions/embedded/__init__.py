@@ -1,12 +1,12 @@
 """Embedded servers, started when no addresses are configured: Redis and ZooKeeper.
 
 A guest: only what puts a cluster together (app, testing, the command line) imports it. What every
-process needs to reach stores, its own or the user's, is in `sparkstorm.stores`.
+process needs to reach stores, its own or the user's, is in `sparkstorm.common.stores`.
 """
 
-from sparkstorm.embedded.redis import RedisServer, start_redis
-from sparkstorm.embedded.stores import Stores, open_stores
-from sparkstorm.embedded.zookeeper import ZooKeeperServer, start_zookeeper
+from sparkstorm.extensions.embedded.redis import RedisServer, start_redis
+from sparkstorm.extensions.embedded.stores import Stores, open_stores
+from sparkstorm.extensions.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 
 __all__ = [
     "RedisServer",

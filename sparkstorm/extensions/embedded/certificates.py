@@ -1,4 +1,4 @@
-"""Certificates for a trial of TLS: `python -m sparkstorm.embedded.certificates FOLDER NAME...`.
+"""Certificates for a trial of TLS: `python -m sparkstorm.extensions.embedded.certificates FOLDER NAME...`.
 
 An authority of its own, a certificate for servers under these host names and addresses, and one for
 clients, by the command `openssl`. For a trial: the authority's key lies beside the rest, and
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkstorm.errors import InvalidConfigError, SparkStormError
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError
 
 # Short, so that a trial does not become the way a cluster is run: its authority's key lies beside
 # the rest.
@@ -159,7 +159,7 @@ def _openssl(*words: str | Path) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Make them and print the settings that use them."""
     parser = argparse.ArgumentParser(
-        prog="python -m sparkstorm.embedded.certificates", description=__doc__
+        prog="python -m sparkstorm.extensions.embedded.certificates", description=__doc__
     )
     parser.add_argument(
         "folder", metavar="FOLDER", type=Path, help="where the files go; copy it to every host"

@@ -1,7 +1,7 @@
 """Search for a Java runtime of 17 or newer, and its installation where Debian's packages may be
 used.
 
-`python -m sparkstorm.embedded` prints the program's path, or with `--home` the folder that
+`python -m sparkstorm.extensions.embedded` prints the program's path, or with `--home` the folder that
 JAVA_HOME should name; with `--install` it first installs one where none is.
 """
 
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
 
 OLDEST_VERSION = 17
 # a release's own: Debian 12 has 17 alone, Debian 13 has 21 and 25 and no 17

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from sparkstorm.embedded.tether import started_at
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded.tether import started_at
 
 # By its path and not by its name: the tether runs without the package and its imports, so that
 # nothing but the standard library is between a server and its end.

@@ -19,8 +19,11 @@ from pathlib import Path
 
 import redis
 
-from sparkstorm.embedded.append_only_file import close_gaps
-from sparkstorm.embedded.process import (
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.stores.redis_client import OLDEST_VERSION, client_of
+from sparkstorm.extensions.embedded.append_only_file import close_gaps
+from sparkstorm.extensions.embedded.process import (
     EmbeddedServer,
     TetheredProcess,
     refuse_busy,
@@ -28,9 +31,6 @@ from sparkstorm.embedded.process import (
     start_on_free_port,
     start_tethered,
 )
-from sparkstorm.errors import EmbeddedServerError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.stores.redis_client import OLDEST_VERSION, client_of
 
 _LOG = logging.getLogger(__name__)
 CHOSEN_SERVER = "SPARKSTORM_REDIS_SERVER"

@@ -11,15 +11,17 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from sparkstorm.config import Conf
-from sparkstorm.embedded.process import EmbeddedServer
-from sparkstorm.embedded.redis import start_redis
-from sparkstorm.embedded.zookeeper import start_zookeeper
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.worker_spec import RedisAddress, RedisStores
-from sparkstorm.settings import StoreSettings
-from sparkstorm.stores.addresses import connection_path, redis_stores, tls_files, zookeeper_hosts
-from sparkstorm.stores.connection import (
+from sparkstorm.common.config import Conf
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.common.settings import StoreSettings
+from sparkstorm.common.stores.addresses import (
+    connection_path,
+    redis_stores,
+    tls_files,
+    zookeeper_hosts,
+)
+from sparkstorm.common.stores.connection import (
     VIEWER,
     Connection,
     ReadOnlyConnection,
@@ -33,10 +35,13 @@ from sparkstorm.stores.connection import (
     viewer_zookeeper_password,
     zookeeper_password,
 )
-from sparkstorm.stores.folders import discard_folder, own_folder
-from sparkstorm.stores.passwords import REDIS_VIEWER, ZOOKEEPER, password_of
-from sparkstorm.stores.redis_client import check_redis
-from sparkstorm.transport.servers.opening import server_of, servers_of
+from sparkstorm.common.stores.folders import discard_folder, own_folder
+from sparkstorm.common.stores.passwords import REDIS_VIEWER, ZOOKEEPER, password_of
+from sparkstorm.common.stores.redis_client import check_redis
+from sparkstorm.data_plane.transport.servers.opening import server_of, servers_of
+from sparkstorm.extensions.embedded.process import EmbeddedServer
+from sparkstorm.extensions.embedded.redis import start_redis
+from sparkstorm.extensions.embedded.zookeeper import start_zookeeper
 
 _ZOOKEEPER_USER = "sparkstorm"
 

@@ -18,8 +18,9 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import ACL, make_digest_acl
 
-from sparkstorm.embedded.java import find_java
-from sparkstorm.embedded.process import (
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded.java import find_java
+from sparkstorm.extensions.embedded.process import (
     EmbeddedServer,
     TetheredProcess,
     refuse_busy,
@@ -27,8 +28,7 @@ from sparkstorm.embedded.process import (
     start_on_free_port,
     start_tethered,
 )
-from sparkstorm.embedded.zookeeper_seed import OWN_PATHS, first_snapshot
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded.zookeeper_seed import OWN_PATHS, first_snapshot
 
 _LOOPBACK = "127.0.0.1"
 _START_LIMIT_S = 60.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparkstorm.model.names import counted
-from sparkstorm.transport.progress import Progress
+from sparkstorm.common.model.names import counted
+from sparkstorm.data_plane.transport.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

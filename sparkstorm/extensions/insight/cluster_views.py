@@ -6,9 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sparkstorm.insight.history import Later
-from sparkstorm.insight.reading import Reading
-from sparkstorm.insight.records import (
+from sparkstorm.common.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.requests import OutcomeState
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.task_beats import added
+from sparkstorm.extensions.insight.history import Later
+from sparkstorm.extensions.insight.reading import Reading
+from sparkstorm.extensions.insight.records import (
     WINDOWS_S,
     ClusterView,
     DriverView,
@@ -21,12 +26,7 @@ from sparkstorm.insight.records import (
     Window,
     WorkerView,
 )
-from sparkstorm.insight.topology_views import topology_line
-from sparkstorm.model.assignment import SupervisorInfo, WorkerSlot
-from sparkstorm.model.names import counted
-from sparkstorm.model.requests import OutcomeState
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.task_beats import added
+from sparkstorm.extensions.insight.topology_views import topology_line
 
 _MEMORY = "supervisor.memory.capacity.mb"
 _CPU = "supervisor.cpu.capacity"

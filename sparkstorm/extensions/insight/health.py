@@ -15,12 +15,11 @@ from functools import cached_property
 from operator import attrgetter, sub
 from types import MappingProxyType
 
-from sparkstorm.insight.audit import EdgeAudit, audit
-from sparkstorm.model.names import counted
-from sparkstorm.model.status import TopologyStatus
-from sparkstorm.model.task_beats import NO_COUNTS, Counts, added, counts_of
-from sparkstorm.model.topology import ACKER, BAD_STREAM
-from sparkstorm.transport.progress import (
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
+from sparkstorm.common.model.topology import ACKER, BAD_STREAM
+from sparkstorm.data_plane.transport.progress import (
     EARLIER_MS,
     PAUSES,
     Progress,
@@ -28,6 +27,7 @@ from sparkstorm.transport.progress import (
     merge,
     percentile_ms,
 )
+from sparkstorm.extensions.insight.audit import EdgeAudit, audit
 
 # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _SLOW = 0.8

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sparkstorm.cluster.nimbus_state import DriverInfo, NimbusInfo
-from sparkstorm.insight.health import Health, Life, Look, examine
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     RUNNING,
     Assignment,
     SupervisorInfo,
@@ -18,11 +16,13 @@ from sparkstorm.model.assignment import (
     WorkerBeat,
     WorkerSlot,
 )
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import HostMark, Outcome, Request
-from sparkstorm.model.task_beats import TaskBeat
-from sparkstorm.transport.progress import Progress
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import HostMark, Outcome, Request
+from sparkstorm.common.model.task_beats import TaskBeat
+from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.data_plane.transport.progress import Progress
+from sparkstorm.extensions.insight.health import Health, Life, Look, examine
 
 JUDGED_MS = 600_000
 """Time over which a topology is judged, unless a command has another."""

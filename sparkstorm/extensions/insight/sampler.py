@@ -18,20 +18,26 @@ from dataclasses import fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, Protocol
 
-from sparkstorm.errors import (
+from sparkstorm.common.errors import (
     InvalidConfigError,
     NotAliveError,
     SparkStormError,
     StoreUnavailableError,
 )
-from sparkstorm.insight.cluster_views import cluster_view, stale
-from sparkstorm.insight.health import Look
-from sparkstorm.insight.history import History
-from sparkstorm.insight.reading import Reading, Source, TopologyReading
-from sparkstorm.insight.records import WINDOWS_S, ClusterView, ErrorView, TopologyView, Window
-from sparkstorm.insight.ring import COARSE, Ring
-from sparkstorm.insight.topology_views import error_view, topology_view
-from sparkstorm.model.failure import Failure
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.extensions.insight.cluster_views import cluster_view, stale
+from sparkstorm.extensions.insight.health import Look
+from sparkstorm.extensions.insight.history import History
+from sparkstorm.extensions.insight.reading import Reading, Source, TopologyReading
+from sparkstorm.extensions.insight.records import (
+    WINDOWS_S,
+    ClusterView,
+    ErrorView,
+    TopologyView,
+    Window,
+)
+from sparkstorm.extensions.insight.ring import COARSE, Ring
+from sparkstorm.extensions.insight.topology_views import error_view, topology_view
 
 
 class ReadModel(Protocol):

@@ -8,26 +8,26 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
-from sparkstorm.errors import InvalidConfigError, SparkStormError, show
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.strict import named_errors, whole
-from sparkstorm.model.tasks import partition_fixed
-from sparkstorm.scheduling.catalogue import scheduler_by_name
-from sparkstorm.scheduling.form.fields import parse
-from sparkstorm.scheduling.form.storm_problem import Round, problem_from, rows_of
-from sparkstorm.scheduling.per_topology import schedule_cells
-from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
-from sparkstorm.scheduling.reasons import Reasons
-from sparkstorm.scheduling.reconcile import kept_for_rebalance
-from sparkstorm.scheduling.records import (
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.strict import named_errors, whole
+from sparkstorm.common.model.tasks import partition_fixed
+from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
+from sparkstorm.control_plane.scheduling.per_topology import schedule_cells
+from sparkstorm.control_plane.scheduling.previous import PreviousPlacement, ScheduleReason
+from sparkstorm.control_plane.scheduling.reasons import Reasons
+from sparkstorm.control_plane.scheduling.reconcile import kept_for_rebalance
+from sparkstorm.control_plane.scheduling.records import (
     ComponentView,
     Conf,
     InputView,
     SupervisorView,
     TopologyView,
 )
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.view import Assignments, ClusterView
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.view import Assignments, ClusterView
+from sparkstorm.extensions.laboratory.form.fields import parse
+from sparkstorm.extensions.laboratory.form.storm_problem import Round, problem_from, rows_of
 
 Row = dict[str, Any]
 NOWHERE: Row = dict.fromkeys(("node", "host", "port"))

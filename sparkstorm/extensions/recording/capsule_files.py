@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sparkstorm.errors import CodecError, RecordingError, StoreInconsistentError
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.values.tagged import from_json, to_json
+from sparkstorm.common.errors import CodecError, RecordingError, StoreInconsistentError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.values.tagged import from_json, to_json
 
 KIND = "sparkstorm capsule"
 FORMAT = 1

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.errors import InvalidConfigError, RecordingError
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.recording.capsule_files import BUILDER_ARGUMENTS, CLASSES, ENDING
-from sparkstorm.settings import BuilderSettings, SubmissionSettings
+from sparkstorm.common.errors import InvalidConfigError, RecordingError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.settings import BuilderSettings, SubmissionSettings
+from sparkstorm.extensions.recording.capsule_files import BUILDER_ARGUMENTS, CLASSES, ENDING
 
 _FUNCTION = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)", re.ASCII)
 

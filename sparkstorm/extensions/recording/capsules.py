@@ -17,20 +17,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.config import keys
-from sparkstorm.errors import RecordingError
-from sparkstorm.executor.state import noting
-from sparkstorm.executor.task_observer import TaskObserver
-from sparkstorm.executor.window_records import WindowTuple
-from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Cause, Failure
-from sparkstorm.model.names import file_name
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.recording.capsule_files import ENDING, write_capsule
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.common.config import keys
+from sparkstorm.common.errors import RecordingError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Cause, Failure
+from sparkstorm.common.model.names import file_name
+from sparkstorm.common.model.tasks import tasks_by_component
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.data_plane.executor.state import noting
+from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.executor.window_records import WindowTuple
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
 
 # Keys of a state that is kept whole. Half of it leaves out keys that a bolt of few keys reads by
 # chance; double makes a letter of such a state twice as large.

@@ -15,12 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.recording.recorder import Desk, ThreadedDesk
-from sparkstorm.recording.segments import Beginning, Call
-from sparkstorm.recording.versions import NEW, OLD, Comparison, Input, Version, in_batches
-from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.extensions.recording.recorder import Desk, ThreadedDesk
+from sparkstorm.extensions.recording.segments import Beginning, Call
+from sparkstorm.extensions.recording.versions import (
+    NEW,
+    OLD,
+    Comparison,
+    Input,
+    Version,
+    in_batches,
+)
+from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures
 
 _BATCH = 100
 _SHOWN = 5

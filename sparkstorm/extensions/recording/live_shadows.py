@@ -12,16 +12,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.worker_messages import SetShadow
-from sparkstorm.model.worker_spec import WorkerSpec
-from sparkstorm.recording.live_shadow import LiveShadow, ShadowedTask, VersionSource, new_desk
-from sparkstorm.recording.recorder import Desk, Recorder
-from sparkstorm.recording.segments import Limits
-from sparkstorm.scheduling.upgrade.live_shadow import STATS, ShadowFigures
-from sparkstorm.settings import ComponentSettings, MemorySettings
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.task_factory import TaskSet
+from sparkstorm.common.model.tasks import tasks_by_component
+from sparkstorm.common.model.worker_messages import SetShadow
+from sparkstorm.common.model.worker_spec import WorkerSpec
+from sparkstorm.common.settings import ComponentSettings, MemorySettings
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.task_factory import TaskSet
+from sparkstorm.extensions.recording.live_shadow import (
+    LiveShadow,
+    ShadowedTask,
+    VersionSource,
+    new_desk,
+)
+from sparkstorm.extensions.recording.recorder import Desk, Recorder
+from sparkstorm.extensions.recording.segments import Limits
+from sparkstorm.extensions.upgrade.live_shadow import STATS, ShadowFigures
 
 # A shadow keeps no file: nothing is cut by rows or bytes.
 _UNLIMITED = 1 << 60

@@ -16,16 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.task_observer import TaskObserver
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.names import file_name
-from sparkstorm.model.topology import WATERMARK_STREAM, Topology
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.recording.segments import SEGMENTS, Beginning, Call, Header, Limits, SegmentFile
-from sparkstorm.settings import ComponentSettings, WorkerSettings
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.names import file_name
+from sparkstorm.common.model.topology import WATERMARK_STREAM, Topology
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.settings import ComponentSettings, WorkerSettings
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.extensions.recording.segments import (
+    SEGMENTS,
+    Beginning,
+    Call,
+    Header,
+    Limits,
+    SegmentFile,
+)
 
 COMPONENTS = "topology.record.components"
 FOLDER = "recorded"

@@ -23,9 +23,9 @@ from zlib import crc32
 
 import numpy as np
 
-from sparkstorm.errors import CodecError, MalformedFrameError, RecordingError
-from sparkstorm.model.strict import named_errors, read_as
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import CodecError, MalformedFrameError, RecordingError
+from sparkstorm.common.model.strict import named_errors, read_as
+from sparkstorm.common.model.values.codec import Codec
 
 FORMAT = 1
 STATE_STREAM = "__state"

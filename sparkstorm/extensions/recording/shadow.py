@@ -15,10 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.client import ClusterClient, TopologyHandle
-from sparkstorm.errors import InvalidTopologyError, RecordingError
-from sparkstorm.model.topology import Topology
-from sparkstorm.recording.versions import NEW, OLD, Comparison, Difference, Version, in_batches
-from sparkstorm.replay.stepping.recorded import Slice, recorded
+from sparkstorm.common.errors import InvalidTopologyError, RecordingError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.extensions.recording.stepping.recorded import Slice, recorded
+from sparkstorm.extensions.recording.versions import (
+    NEW,
+    OLD,
+    Comparison,
+    Difference,
+    Version,
+    in_batches,
+)
 
 _BATCH = 200
 

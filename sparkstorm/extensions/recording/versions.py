@@ -2,8 +2,8 @@
 state, and compared.
 
 Compared are what each row emits, whether it fails, and which keys of the state it changes or
-deletes. Used for recordings (`app/replay/shadow.py`) and beside a live task
-(`recording/live_shadow.py`); the other end of the pipes is `replay/stepping/step_server.py`.
+deletes. Used for recordings (`extensions/recording/shadow.py`) and beside a live task
+(`extensions/recording/live_shadow.py`); the other end of the pipes is `extensions/recording/stepping/step_server.py`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from sparkstorm.errors import WorkerFailedError
-from sparkstorm.model.topology import WATERMARK_STREAM
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import WorkerFailedError
+from sparkstorm.common.model.topology import WATERMARK_STREAM
+from sparkstorm.common.model.values.codec import Codec
 
 _LENGTH = struct.Struct(">I")
 _IDS = ("topology.id", "topology.name", "storm.id")
@@ -104,7 +104,7 @@ class Version:
         command = [
             sys.executable,
             "-m",
-            "sparkstorm.replay.stepping.step_server",
+            "sparkstorm.extensions.recording.stepping.step_server",
             str(own / "code"),
             component,
         ]

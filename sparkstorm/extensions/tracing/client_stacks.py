@@ -1,13 +1,13 @@
-"""Stacks of a live worker, sampled while a client looks (`worker/tasks/stacks.py`)."""
+"""Stacks of a live worker, sampled while a client looks (`extensions/tracing/stacks.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparkstorm.client.tap import Sample, TapStore, samples
-from sparkstorm.errors import StoreUnavailableError
-from sparkstorm.transport.keys import stacks_name
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.data_plane.transport.keys import stacks_name
+from sparkstorm.extensions.tracing.client_taps import Sample, TapStore, samples
 
 _LOOK_S = 1.0  # a worker looks for taps about once a second
 # Its loop publishes, so a long call keeps it from answering; after so long its slot kills it as

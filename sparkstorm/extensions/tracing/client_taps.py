@@ -7,9 +7,9 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sparkstorm.errors import CodecError
-from sparkstorm.model.values.tagged import from_json
-from sparkstorm.transport.base import TAP_MS
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.values.tagged import from_json
+from sparkstorm.data_plane.transport.base import TAP_MS
 
 _LOOK_EVERY_S = 0.2
 _OPEN_EVERY_S = TAP_MS / 1000 / 3

@@ -6,7 +6,7 @@ and the dead letters which of them were given up.
 
 Law: a look changes nothing. Its reads follow each other, so that a row which moves meanwhile may be
 seen twice, or nowhere. Left out: a history of every message, which would be a write for every hop.
-What is over is shown by dead letters, and by traces of a sample (`client/traces.py`).
+What is over is shown by dead letters, and by traces of a sample (`extensions/tracing/client_traces.py`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, Protocol
 
-from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.client.task_records import TaskReader, entries_of
-from sparkstorm.errors import MalformedFrameError, NotAliveError, StoreInconsistentError
-from sparkstorm.model.assignment import TaskInfo
-from sparkstorm.model.dead_letter import REPLAYED_FIELDS, DeadLetter
-from sparkstorm.model.names import counted, shown
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.roots import split
-from sparkstorm.model.topology import stream_of
-from sparkstorm.model.tuples import Roots, Source, each_root
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.tasks.held import unpack_held
-from sparkstorm.tasks.journal import whole_and_deltas
-from sparkstorm.transport.base import TaskInputs, entry_order
+from sparkstorm.common.errors import MalformedFrameError, NotAliveError, StoreInconsistentError
+from sparkstorm.common.model.assignment import TaskInfo
+from sparkstorm.common.model.dead_letter import REPLAYED_FIELDS, DeadLetter
+from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.roots import split
+from sparkstorm.common.model.topology import stream_of
+from sparkstorm.common.model.tuples import Roots, Source, each_root
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.acking.pending import Outcome, Pending
+from sparkstorm.data_plane.task_kit.held import unpack_held
+from sparkstorm.data_plane.task_kit.journal import whole_and_deltas
+from sparkstorm.data_plane.transport.base import TaskInputs, entry_order
 
 MOST_ENTRIES = 500
 """Entries of one task's stream that are looked at: an entry holds 8,192 rows at most."""
@@ -258,7 +258,7 @@ class Journeys:
         yield from self._waiting(root, task, component, found)
 
     def _waiting(self, root: int, task: int, component: str, found: TaskInputs) -> Iterator[Stay]:
-        from sparkstorm.transport.frames import ROWS, RowFrame, decode, kind_of
+        from sparkstorm.data_plane.transport.frames import ROWS, RowFrame, decode, kind_of
 
         for part in found.foreign:
             yield from self._waiting(root, task, component, part)

@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from sparkstorm.model.values.tagged import to_json
-from sparkstorm.transport.keys import stacks_name
+from sparkstorm.common.model.values.tagged import to_json
+from sparkstorm.data_plane.transport.keys import stacks_name
 
 # Fifty a second: some 0.1 ms each, half a percent of a core. Half as often a client waits twice as
 # long for the same picture; twice as often shows nothing that a second more does not.

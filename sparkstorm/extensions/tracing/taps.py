@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from sparkstorm.errors import CodecError, SparkStormError
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.pieces import is_piece, unfold
-from sparkstorm.executor.task_observer import TaskObserver
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.tagged import to_json
-from sparkstorm.transport.base import Transport
-from sparkstorm.transport.keys import tap_name
+from sparkstorm.common.errors import CodecError, SparkStormError
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.tagged import to_json
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.pieces import is_piece, unfold
+from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.transport.base import Transport
+from sparkstorm.data_plane.transport.keys import tap_name
 
 # Rows of one stream that a worker publishes at a time. More cannot be read in a tenth of a second;
 # half shows less of a burst, double doubles what a full store must take.

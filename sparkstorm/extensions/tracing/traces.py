@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from sparkstorm.acking.pending import Outcome
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.runner import FailedInput
-from sparkstorm.executor.task_observer import TaskObserver
-from sparkstorm.model.roots import is_sampled, split
-from sparkstorm.model.tuples import Roots, Tuple, each_root
-from sparkstorm.model.values.tagged import to_json
-from sparkstorm.transport.keys import LOOKS, TRACE_BITS, trace_name
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.common.model.roots import is_sampled, split
+from sparkstorm.common.model.tuples import Roots, Tuple, each_root
+from sparkstorm.common.model.values.tagged import to_json
+from sparkstorm.data_plane.acking.pending import Outcome
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.runner import FailedInput
+from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.transport.keys import LOOKS, TRACE_BITS, trace_name
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 
 # Events that a worker keeps for the next second. A client that requests 50 traces a second gets
 # some 500 events; half would cut those of topologies with many hops, double is more than a tap

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from sparkstorm.model.assignment import Assignment, WorkerCode, WorkerSlot
-from sparkstorm.model.topology import MASTER
-from sparkstorm.model.upgrade import (
+from sparkstorm.common.model.assignment import Assignment, WorkerCode, WorkerSlot
+from sparkstorm.common.model.topology import MASTER
+from sparkstorm.common.model.upgrade import (
     GrayUpgrade,
     UpgradeOptions,
     UpgradeStage,

@@ -8,13 +8,13 @@ from typing import Any
 
 from sparkstorm.client.access import ClusterAccess, here
 from sparkstorm.client.request_client import Progress as Steps
-from sparkstorm.clock import SystemClock
-from sparkstorm.model.assignment import WorkerBeat, WorkerSlot
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import MASTER, Topology
-from sparkstorm.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, code_text
-from sparkstorm.scheduling.upgrade.gray_upgrade import classify, confirmed, upgradable
-from sparkstorm.scheduling.upgrade.live_shadow import ShadowFigures, shadow_figures
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.topology import MASTER, Topology
+from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, code_text
+from sparkstorm.extensions.upgrade.gray_upgrade import classify, confirmed, upgradable
+from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures, shadow_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Upgrades:
         process first. InvalidTopologyError when it does not open, or when it has other components,
         tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
-        from sparkstorm.blobs.trial import try_code
+        from sparkstorm.data_plane.user_code.trial import try_code
 
         self._cluster.requests.require(self._name, self.topology_id)
         options = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sparkstorm.model.assignment import (
+from sparkstorm.common.model.assignment import (
     FAILED,
     RUNNING,
     Assignment,
@@ -20,7 +20,7 @@ from sparkstorm.model.assignment import (
     WorkerCode,
     WorkerSlot,
 )
-from sparkstorm.model.upgrade import GrayUpgrade
+from sparkstorm.common.model.upgrade import GrayUpgrade
 
 _SUMMED = ("executed", "failed", "parked", "retried", "busy_us")
 # below that a latency depends more on the machine, and the start of a process, than on the code

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sparkstorm.model.assignment import WorkerBeat
-from sparkstorm.model.names import counted
-from sparkstorm.model.upgrade import GrayUpgrade
+from sparkstorm.common.model.assignment import WorkerBeat
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.upgrade import GrayUpgrade
 
 STATS = "shadow"
 """Name of the shadow's figures in a worker's heartbeat."""

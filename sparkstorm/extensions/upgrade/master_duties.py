@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from sparkstorm.cluster.gray_upgrade_state import GrayUpgradeState
-from sparkstorm.model.assignment import Assignment, WorkerBeat
-from sparkstorm.model.task_beats import TaskBeats, gather
-from sparkstorm.model.topology import MASTER
-from sparkstorm.model.upgrade import GrayUpgrade, UpgradeState
-from sparkstorm.scheduling.upgrade.gray_upgrade import advance, confirmed, taken_back, upgradable
-from sparkstorm.scheduling.upgrade.judgement import Sightings, judge
-from sparkstorm.scheduling.upgrade.live_shadow import judge_shadow
+from sparkstorm.common.model.assignment import Assignment, WorkerBeat
+from sparkstorm.common.model.task_beats import TaskBeats, gather
+from sparkstorm.common.model.topology import MASTER
+from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeState
+from sparkstorm.extensions.upgrade.gray_upgrade import advance, confirmed, taken_back, upgradable
+from sparkstorm.extensions.upgrade.judgement import Sightings, judge
+from sparkstorm.extensions.upgrade.live_shadow import judge_shadow
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 
 class TaskBeatStore(Protocol):

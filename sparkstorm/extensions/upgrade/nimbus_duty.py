@@ -1,7 +1,7 @@
 """Gray upgrades (S0.4-S0.31): requests that begin, continue, complete and take one back, and the
 duty that carries it on.
 
-The handler (`scheduling/upgrade/gray_upgrade.py`) picks workers and adds them under
+The handler (`extensions/upgrade/gray_upgrade.py`) picks workers and adds them under
 upgrading_workers; it is run by the topology master's slot, for a topology without a master by
 Nimbus. Nimbus gives them the new code in the assignment; their slots restart them and add them
 under upgraded_workers. All that is decided is in one record, so a Nimbus that dies at any write is
@@ -16,16 +16,18 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sparkstorm.cluster.master_duties import UpgradeHandler, master_task
-from sparkstorm.cluster.request_checks import check_upgraded_outline
-from sparkstorm.errors import FailedAssignTopologyError, IllegalTransitionError, NotAliveError
-from sparkstorm.model.assignment import Assignment, TopologyBase, WorkerCode, WorkerSlot
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.outline import TopologyOutline
-from sparkstorm.model.requests import Outcome, Request, RequestKind
-from sparkstorm.model.status import Action, TopologyStatus
-from sparkstorm.model.topology import MASTER
-from sparkstorm.model.upgrade import (
+from sparkstorm.common.errors import (
+    FailedAssignTopologyError,
+    IllegalTransitionError,
+    NotAliveError,
+)
+from sparkstorm.common.model.assignment import Assignment, TopologyBase, WorkerCode, WorkerSlot
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.requests import Outcome, Request, RequestKind
+from sparkstorm.common.model.status import Action, TopologyStatus
+from sparkstorm.common.model.topology import MASTER
+from sparkstorm.common.model.upgrade import (
     GrayUpgrade,
     RollbackBounds,
     ShadowBar,
@@ -33,11 +35,13 @@ from sparkstorm.model.upgrade import (
     UpgradeStage,
     UpgradeState,
 )
-from sparkstorm.nimbus.cluster_reader import Reading
-from sparkstorm.nimbus.parts import NimbusParts
-from sparkstorm.scheduling.lifecycle import ActionRequest, transition
-from sparkstorm.scheduling.reconcile import with_codes
-from sparkstorm.scheduling.upgrade.gray_upgrade import (
+from sparkstorm.common.settings import UpgradeSettings
+from sparkstorm.control_plane.cluster.request_checks import check_upgraded_outline
+from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.nimbus.parts import NimbusParts
+from sparkstorm.control_plane.scheduling.lifecycle import ActionRequest, transition
+from sparkstorm.control_plane.scheduling.reconcile import with_codes
+from sparkstorm.extensions.upgrade.gray_upgrade import (
     Workers,
     advance,
     classify,
@@ -48,7 +52,7 @@ from sparkstorm.scheduling.upgrade.gray_upgrade import (
     taken_back,
     upgradable,
 )
-from sparkstorm.settings import UpgradeSettings
+from sparkstorm.extensions.upgrade.master_duties import UpgradeHandler, master_task
 
 _LOG = logging.getLogger(__name__)
 _UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)

@@ -12,13 +12,13 @@ remover has seen the child, or its writer sees the end.
 
 from collections.abc import Callable
 
-from sparkstorm.cluster import paths
-from sparkstorm.cluster.base import Hint
-from sparkstorm.cluster.record_store import RecordStore
-from sparkstorm.model.assignment import WorkerCode, WorkerSlot
-from sparkstorm.model.names import name_to_node
-from sparkstorm.model.upgrade import GrayUpgrade, UpgradeState, code_text
-from sparkstorm.scheduling.upgrade.gray_upgrade import UpgradeStep
+from sparkstorm.common.model.assignment import WorkerCode, WorkerSlot
+from sparkstorm.common.model.names import name_to_node
+from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeState, code_text
+from sparkstorm.control_plane.cluster import paths
+from sparkstorm.control_plane.cluster.base import Hint
+from sparkstorm.control_plane.cluster.record_store import RecordStore
+from sparkstorm.extensions.upgrade.gray_upgrade import UpgradeStep
 
 
 class GrayUpgradeState(RecordStore):

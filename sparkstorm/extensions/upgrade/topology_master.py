@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkstorm.cluster.master_duties import TaskBeatGatherer, UpgradeHandler
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.errors import StateConflictError, StoreInconsistentError
-from sparkstorm.model.assignment import Assignment, WorkerBeat
+from sparkstorm.common.errors import StateConflictError, StoreInconsistentError
+from sparkstorm.common.model.assignment import Assignment, WorkerBeat
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.extensions.upgrade.master_duties import TaskBeatGatherer, UpgradeHandler
 
 _HANDLER_MS = 1_000  # JStorm's handler looks every 15 s
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from sparkstorm.api.components import Stateful
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.values.column_types import ANY, parse_columns, parse_type
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.values.column_types import ANY, parse_columns, parse_type
 from sparkstorm.replay.job import STATE_MARK, result_names
 from sparkstorm.replay.plan import Plan
 from sparkstorm.replay.results.types import arrow_type

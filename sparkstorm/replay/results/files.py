@@ -24,8 +24,8 @@ from pyspark.sql.types import (
 )
 
 from sparkstorm.api.value_columns import plain_values
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.model.values.tagged import is_tagged, tag_text
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.values.tagged import is_tagged, tag_text
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.results.types import in_utc, state_values

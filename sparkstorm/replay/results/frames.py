@@ -14,13 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.hosting.spark_versions import arrow_schema, spark_schema
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.topology import LATE_PREFIX
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.metric_values import MetricValue
-from sparkstorm.model.values.tagged import is_tagged, tag_text
+from sparkstorm.common.errors import CodecError, ReplayFailedError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.topology import LATE_PREFIX
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.common.model.values.tagged import is_tagged, tag_text
+from sparkstorm.common.spark_versions import arrow_schema, spark_schema
 from sparkstorm.replay.arrow_map import MapBatches, chunks_in, map_in_arrow, quoted
 from sparkstorm.replay.equality_warnings import ReplayWarning, warnings_of
 from sparkstorm.replay.evidence import Evidence

@@ -5,7 +5,7 @@ Inference changes no value: a column has a type only where every value has that 
 type are ARRAY, mappings with keys of one type (text, whole numbers, bytes, true/false) and values
 of one type are MAP, other mappings with the same text keys STRUCT, keys of a state that are tuples
 of one make STRUCT (_1, _2, ...). A column with values of several types is tagged text
-(model/values/tagged.py), which reads back exactly.
+(common/model/values/tagged.py), which reads back exactly.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from sparkstorm.api.columns import arrow_type as arrow_type
 from sparkstorm.api.value_columns import fitting_types, is_value_type, plain_values, zone_of
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.model.values.codec import INT_MAX, INT_MIN
-from sparkstorm.model.values.tagged import is_tagged, read_value, tag_text
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN
+from sparkstorm.common.model.values.tagged import is_tagged, read_value, tag_text
 
 # In place of tagged text while types are found. A class of our own would be one more case in
 # every function here. No other column has this type: _WIDER makes text of large text.

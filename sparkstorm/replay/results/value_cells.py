@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from sparkstorm.api.value_columns import value_type
-from sparkstorm.hosting.spark_versions import spark_schema
-from sparkstorm.model.values.tagged import from_json, tag_text, to_json
+from sparkstorm.common.model.values.tagged import from_json, tag_text, to_json
+from sparkstorm.common.spark_versions import spark_schema
 from sparkstorm.replay.arrow_map import map_in_arrow
 
 _MARK = "sparkstorm: values"

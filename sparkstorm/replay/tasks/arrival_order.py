@@ -10,18 +10,18 @@ from itertools import starmap
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.runner import FailedInput
-from sparkstorm.model.tuples import Tuple
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.reorder import Row
+from sparkstorm.common.windowing.settings import TimeSettings
+from sparkstorm.common.windowing.timers import Timer
+from sparkstorm.common.windowing.watermarks import LAST_MS, NEVER
+from sparkstorm.common.windowing.windows import Firing
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.output_clock import OutputClock
+from sparkstorm.data_plane.executor.runner import FailedInput
 from sparkstorm.replay.code_uses import uses_of
 from sparkstorm.replay.tasks.folding_runner import FoldingRunner
-from sparkstorm.windowing.reorder import Row
-from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.windowing.timers import Timer
-from sparkstorm.windowing.watermarks import LAST_MS, NEVER
-from sparkstorm.windowing.windows import Firing
 
 # First rows of a task that are all looked at. With those at each doubling the cost is that of 256
 # rows and the logarithm of the rest. Half would miss more, twice as many means twice the folds.

@@ -15,7 +15,7 @@ from types import FunctionType, GeneratorType, MethodType
 from typing import Any
 from zlib import crc32
 
-from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.common.model.tuples import Source, Tuple
 
 # Inputs with a look after each; then looks are twice as far apart each time. A change by a bolt is
 # seen soon; a look at every input would pickle its attributes for each.

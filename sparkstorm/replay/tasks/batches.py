@@ -2,7 +2,7 @@
 batch in a chunk.
 
 Rows have the form of live ones, (values, virtual time, source), with the time in the place of
-roots; a piece is an Arrow batch in the place of the values (executor/pieces.py). Law: splitting and
+roots; a piece is an Arrow batch in the place of the values (data_plane/executor/pieces.py). Law: splitting and
 concatenating pieces changes no result.
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 
 from sparkstorm.api.value_columns import with_values
-from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.executor.pieces import count_rows, is_piece, joined, sliced, unfold
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import KEYS, Codec
+from sparkstorm.common.errors import CodecError, ReplayFailedError
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import KEYS, Codec
+from sparkstorm.data_plane.executor.pieces import count_rows, is_piece, joined, sliced, unfold
+from sparkstorm.data_plane.transport.frames import travelled
 from sparkstorm.replay.tasks.combiner import Combiner
-from sparkstorm.transport.frames import travelled
 
 # An Arrow stream begins so. Rows are packed as a list of two, which never does.
 _IPC = b"\xff\xff\xff\xff"

@@ -20,11 +20,11 @@ from itertools import accumulate, groupby, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.settings import TimeSettings
+from sparkstorm.common.windowing.watermarks import NEVER
 from sparkstorm.replay.tasks.chunks import CLOCK, START, STATE, Chunk, unpack_rows
-from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.windowing.watermarks import NEVER
 
 # Above the rows of any chunk, so that position in a source is one number.
 _STRIDE = 1 << 24

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from sparkstorm.api.columns import batch_of, rows_of
-from sparkstorm.errors import CodecError
-from sparkstorm.executor.pieces import is_piece
-from sparkstorm.model.compiled import core
-from sparkstorm.model.tuples import Source
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.pieces import is_piece
 from sparkstorm.replay.tasks.batches import (
     OutEdge,
     Sizer,

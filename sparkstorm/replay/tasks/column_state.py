@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkstorm.api.value_columns import is_value_type
-from sparkstorm.errors import CodecError
-from sparkstorm.executor.column_runner import BatchColumns, ColumnRunner
-from sparkstorm.executor.emitter import Emitter, Route
-from sparkstorm.executor.runner import BasicCollector
-from sparkstorm.executor.state import MISSING, MemoryState
-from sparkstorm.model.tuples import Roots
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.tuples import Roots
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.column_runner import BatchColumns, ColumnRunner
+from sparkstorm.data_plane.executor.emitter import Emitter, Route
+from sparkstorm.data_plane.executor.runner import BasicCollector
+from sparkstorm.data_plane.executor.state import MISSING, MemoryState
+from sparkstorm.data_plane.transport.batch_columns import is_readable
 from sparkstorm.replay.results.types import problem_with
-from sparkstorm.transport.batch_columns import is_readable
 
 
 class ReplayColumns(ColumnRunner):

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM, CombiningBolt
-from sparkstorm.executor.pieces import is_piece, unfold
-from sparkstorm.model.topology import Grouping
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import KEYS, SCALARS, Codec
+from sparkstorm.common.model.topology import Grouping
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import KEYS, SCALARS, Codec
+from sparkstorm.data_plane.executor.pieces import is_piece, unfold
 from sparkstorm.replay.code_uses import uses_of
 
 # Beyond it what is combined is sent: memory stays bounded, for any number of keys.

@@ -12,18 +12,22 @@ from sys import getrefcount
 from typing import Any, cast
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.runner import FailedInput
-from sparkstorm.executor.state import MISSING, Cells
-from sparkstorm.executor.user_traceback import USER_ERRORS, failure_of, raise_out_of_memory
-from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.model.topology import TICK_STREAM
-from sparkstorm.model.tuples import Tuple, tuples_of
+from sparkstorm.common.model.topology import TICK_STREAM
+from sparkstorm.common.model.tuples import Tuple, tuples_of
+from sparkstorm.common.windowing.settings import TimeSettings
+from sparkstorm.common.windowing.watermarks import LAST_MS
+from sparkstorm.common.windowing.window_contents import Content
+from sparkstorm.common.windowing.windows import Firing, TimeWindows
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.runner import FailedInput
+from sparkstorm.data_plane.executor.state import MISSING, Cells
+from sparkstorm.data_plane.executor.user_traceback import (
+    USER_ERRORS,
+    failure_of,
+    raise_out_of_memory,
+)
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
 from sparkstorm.replay.code_uses import uses_of
-from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.windowing.watermarks import LAST_MS
-from sparkstorm.windowing.window_contents import Content
-from sparkstorm.windowing.windows import Firing, TimeWindows
 
 
 class FoldingRunner(TimedRunner):

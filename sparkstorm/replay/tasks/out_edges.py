@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sparkstorm.executor.emitter import Route
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.grouping.routes import Target
-from sparkstorm.model.topology import Grouping
+from sparkstorm.common.grouping.routes import Target
+from sparkstorm.common.model.topology import Grouping
+from sparkstorm.data_plane.executor.emitter import Route
+from sparkstorm.data_plane.executor.output_clock import OutputClock
+from sparkstorm.data_plane.task_kit.task_parts import Outputs, TaskParts
 from sparkstorm.replay.job import Job, result_names
 from sparkstorm.replay.plan import Feed
 from sparkstorm.replay.tasks.batches import OutEdge
 from sparkstorm.replay.tasks.chunks import KEPT
 from sparkstorm.replay.tasks.combiner import Combiner, may_combine
-from sparkstorm.tasks.task_parts import Outputs, TaskParts
 
 
 class OutEdges:

@@ -18,19 +18,22 @@ import pyarrow as pa
 from sparkstorm.api.columns import ColumnBolt, rows_of, values_of
 from sparkstorm.api.combining import COMBINED_STREAM
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
-from sparkstorm.errors import CodecError, ReplayFailedError
-from sparkstorm.executor.column_runner import Divide, dividers_of
-from sparkstorm.executor.emitter import Route
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.pieces import count_rows, unfold
-from sparkstorm.executor.runner import RetryPolicy
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.topology import WATERMARK_STREAM
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.values.value_types import register
+from sparkstorm.common.errors import CodecError, ReplayFailedError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.topology import WATERMARK_STREAM
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.value_types import register
+from sparkstorm.common.settings import ComponentSettings, DeliverySettings, SubmissionSettings
+from sparkstorm.common.windowing.watermarks import NEVER, Channel, SourceClock
+from sparkstorm.data_plane.executor.column_runner import Divide, dividers_of
+from sparkstorm.data_plane.executor.emitter import Route
+from sparkstorm.data_plane.executor.output_clock import OutputClock
+from sparkstorm.data_plane.executor.pieces import count_rows, unfold
+from sparkstorm.data_plane.executor.runner import RetryPolicy
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.task_kit.task_parts import REPLAY_STREAMS
 from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.replay.job import Job, is_watched
 from sparkstorm.replay.plan import Feed, Stage
@@ -59,9 +62,6 @@ from sparkstorm.replay.tasks.chunks import (
 from sparkstorm.replay.tasks.out_edges import OutEdges
 from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
-from sparkstorm.settings import ComponentSettings, DeliverySettings, SubmissionSettings
-from sparkstorm.tasks.task_parts import REPLAY_STREAMS
-from sparkstorm.windowing.watermarks import NEVER, Channel, SourceClock
 
 Report = Callable[[Evidence], None]
 NO_TIME = "no event time"

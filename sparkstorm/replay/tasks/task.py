@@ -23,25 +23,25 @@ from sparkstorm.api.combining import COMBINED_STREAM
 from sparkstorm.api.components import BasicBolt, Bolt, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.errors import ReplayFailedError
-from sparkstorm.executor.emitter import Emitter, Route
-from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.pieces import count_rows
-from sparkstorm.executor.runner import BasicRunner, FailedInput, RetryPolicy, Runner
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.names import counted
-from sparkstorm.model.tuples import Source, Tuple, tuples_of
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.tuples import Source, Tuple, tuples_of
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.watermarks import NEVER
+from sparkstorm.data_plane.executor.emitter import Emitter, Route
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.executor.output_clock import OutputClock
+from sparkstorm.data_plane.executor.pieces import count_rows
+from sparkstorm.data_plane.executor.runner import BasicRunner, FailedInput, RetryPolicy, Runner
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error, failure_of
+from sparkstorm.data_plane.task_kit.task import Task, TickSchedule, make_runner
+from sparkstorm.data_plane.task_kit.task_parts import Outputs, TaskParts
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.attributes import Attributes
 from sparkstorm.replay.tasks.column_state import ColumnState, ReplayColumns
-from sparkstorm.tasks.task import Task, TickSchedule, make_runner
-from sparkstorm.tasks.task_parts import Outputs, TaskParts
-from sparkstorm.windowing.watermarks import NEVER
 
 AnyBolt = Bolt | BasicBolt | WindowedBolt | TimedBolt
 _AT = itemgetter(1)

@@ -14,19 +14,19 @@ from operator import itemgetter
 from typing import Any
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
-from sparkstorm.executor.output_clock import OutputClock
-from sparkstorm.executor.runner import BasicCollector, FailedInput
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.window_records import Due
-from sparkstorm.model.topology import WATERMARK_STREAM
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.topology import WATERMARK_STREAM
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.settings import TimeSettings
+from sparkstorm.common.windowing.watermarks import END, LAST_MS, NEVER, Channel, Watermarks
+from sparkstorm.data_plane.executor.output_clock import OutputClock
+from sparkstorm.data_plane.executor.runner import BasicCollector, FailedInput
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.window_records import Due
+from sparkstorm.data_plane.task_kit.task_parts import Outputs, TaskParts
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.arrival_order import FoldProbe, WatchedRunner
 from sparkstorm.replay.tasks.task import ClockedEmitter, ReplayTask, TaskMode
-from sparkstorm.tasks.task_parts import Outputs, TaskParts
-from sparkstorm.windowing.settings import TimeSettings
-from sparkstorm.windowing.watermarks import END, LAST_MS, NEVER, Channel, Watermarks
 
 
 @dataclass(frozen=True, slots=True)

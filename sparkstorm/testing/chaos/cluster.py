@@ -20,9 +20,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
-from sparkstorm.embedded import start_redis, start_zookeeper
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.assignment import RUNNING
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.assignment import RUNNING
+from sparkstorm.extensions.embedded import start_redis, start_zookeeper
 from sparkstorm.testing.chaos.clock import HostClock
 from sparkstorm.testing.chaos.report import ChaosReport
 from sparkstorm.testing.chaos.standalone import STANDALONE, StandalonePair

@@ -20,15 +20,15 @@ from pathlib import Path
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.client import ClusterClient, TopologyHandle
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.worker_spec import StoreMark
 from sparkstorm.connectors import FileSink
-from sparkstorm.embedded.process import EmbeddedServer
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.worker_spec import StoreMark
+from sparkstorm.data_plane.transport.store_loss import LOST
+from sparkstorm.extensions.embedded.process import EmbeddedServer
 from sparkstorm.testing.chaos.cluster import ChaosCluster
 from sparkstorm.testing.chaos.faults import end_driver
 from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
 from sparkstorm.testing.chaos.topologies import END, Numbers, Sum, Words, counted_words
-from sparkstorm.transport.store_loss import LOST
 
 NAME = "log"
 STATE = "log: state"

@@ -14,8 +14,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from sparkstorm.embedded.redis import find_redis_binary
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded.redis import find_redis_binary
 from sparkstorm.testing.chaos.cluster import ChaosCluster
 from sparkstorm.testing.chaos.report import DRIVER_DEATH
 from sparkstorm.testing.system.processes import descendants, is_gone, parent_of, slot_of

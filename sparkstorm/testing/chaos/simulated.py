@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.errors import SparkStormError
+from sparkstorm.common.errors import SparkStormError
 from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
 from sparkstorm.testing.chaos.topologies import TOPOLOGIES, ChaosTopology
 from sparkstorm.testing.faults import Fault, Trigger

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from sparkstorm.embedded.java import find_java
-from sparkstorm.embedded.process import TetheredProcess, start_tethered
-from sparkstorm.hosting.spark import QUICK_JAVA
+from sparkstorm.driver.hosting.spark import QUICK_JAVA
+from sparkstorm.extensions.embedded.java import find_java
+from sparkstorm.extensions.embedded.process import TetheredProcess, start_tethered
 
 STANDALONE = "standalone"
 _HOST = "127.0.0.1"
@@ -48,7 +48,7 @@ class StandalonePair:
             "spark.network.crypto.enabled": "true",
             "spark.pyspark.python": sys.executable,
             # the package is on this machine
-            "spark.python.daemon.module": "sparkstorm.app.spark_daemon",
+            "spark.python.daemon.module": "sparkstorm.driver.spark_daemon",
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": QUICK_JAVA,
             "spark.ui.enabled": "false",

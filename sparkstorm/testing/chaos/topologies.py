@@ -30,7 +30,7 @@ from sparkstorm.api import (
     Tuple,
     Window,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 
 END = -1  # in place of a number: the row has how many numbers there were
 _LOOKS_EVERY = 64

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.embedded.java import find_java
-from sparkstorm.embedded.process import free_ports
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded.java import find_java
+from sparkstorm.extensions.embedded.process import free_ports
 from sparkstorm.testing.servers.server import OwnServer
 
 VERSION = "4.1.2"

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing.servers.server import OwnServer
 
 _PACKAGES = Path(__file__).parents[3]

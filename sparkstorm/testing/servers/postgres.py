@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sparkstorm.embedded.process import free_port
-from sparkstorm.errors import EmbeddedServerError
+from sparkstorm.common.errors import EmbeddedServerError
+from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing.servers.server import OwnServer
 from sparkstorm.testing.system.processes import descendants, is_gone
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ClassVar, Self
 
-from sparkstorm.embedded.process import TetheredProcess, start_tethered
+from sparkstorm.extensions.embedded.process import TetheredProcess, start_tethered
 
 # a JVM on a machine that is busy with other tests; the servers need 1 to 6 s on a quiet one
 _PATIENCE_S = 180.0

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import FileLines, find_files
-from sparkstorm.model.topology import Topology
 
 _MARKER = "end-of-file:"
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.cluster.storm_state import StormState
-from sparkstorm.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
-from sparkstorm.errors import SparkStormError, StoreUnavailableError
-from sparkstorm.model.assignment import RUNNING, WorkerBeat
-from sparkstorm.stores.connection import load_connection, signing_key
+from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.common.model.assignment import RUNNING, WorkerBeat
+from sparkstorm.common.stores.connection import load_connection, signing_key
+from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.data_plane.transport.progress import Progress, merge
+from sparkstorm.data_plane.transport.reader import RedisReader
 from sparkstorm.testing.system.polling import pause
 from sparkstorm.testing.system.processes import command_of, descendants, is_gone
-from sparkstorm.transport.progress import Progress, merge
-from sparkstorm.transport.reader import RedisReader
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sparkstorm.supervisor.fork_server import NAME as FORK_SERVER
+from sparkstorm.control_plane.supervisor.fork_server import NAME as FORK_SERVER
 
 
 def parent_of(pid: int) -> int:

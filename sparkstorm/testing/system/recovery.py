@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.model.assignment import WorkerBeat
+from sparkstorm.common.model.assignment import WorkerBeat
 from sparkstorm.testing.system.gated_count import expected_counts, job_file
 from sparkstorm.testing.system.main_job import MainJob, Sight
 from sparkstorm.testing.system.processes import is_gone, parent_of, slot_of

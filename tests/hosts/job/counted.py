@@ -5,7 +5,7 @@ and the sums by word.
 from typing import Any
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 from sparkstorm.testing.chaos.topologies import Numbers, Sum, Words
 
 

@@ -10,7 +10,7 @@ from sparkstorm.api import (
     Tuple,
     bolt,
 )
-from sparkstorm.model.topology import Topology
+from sparkstorm.common.model.topology import Topology
 
 _MOST = 100
 _REFUSED = 13

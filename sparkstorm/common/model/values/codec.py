@@ -19,11 +19,11 @@ from zoneinfo import ZoneInfo
 
 import ormsgpack
 
-from sparkstorm.errors import CodecError, InvalidConfigError, MalformedFrameError
-from sparkstorm.model.compiled import core
-from sparkstorm.model.values import value_types
-from sparkstorm.model.values.unfolding import MAX_MEMORY, require_bounded
-from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, WideMapping
+from sparkstorm.common.errors import CodecError, InvalidConfigError, MalformedFrameError
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.values import value_types
+from sparkstorm.common.model.values.unfolding import MAX_MEMORY, require_bounded
+from sparkstorm.common.model.values.value_types import IMMUTABLE, RegisteredValue, WideMapping
 
 SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 KEYS = SCALARS | IMMUTABLE

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sparkstorm.errors import CodecError
-from sparkstorm.model.values import value_types
-from sparkstorm.model.values.codec import SCALARS, Codec
-from sparkstorm.model.values.value_types import IMMUTABLE, RegisteredValue, WideMapping
+from sparkstorm.common.errors import CodecError
+from sparkstorm.common.model.values import value_types
+from sparkstorm.common.model.values.codec import SCALARS, Codec
+from sparkstorm.common.model.values.value_types import IMMUTABLE, RegisteredValue, WideMapping
 
 MARK = '{"$value":'
 _FLOATS = ("nan", "inf", "-inf")

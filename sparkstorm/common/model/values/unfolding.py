@@ -4,9 +4,9 @@ list 80.
 
 from __future__ import annotations
 
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.model.compiled import core
-from sparkstorm.model.values import value_types
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.values import value_types
 
 # of one value, in bytes; half of it would refuse a list of 11 million numbers
 MAX_MEMORY = 768 << 20

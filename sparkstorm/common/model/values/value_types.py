@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from sparkstorm.errors import CodecError, InvalidConfigError
+from sparkstorm.common.errors import CodecError, InvalidConfigError
 
 DATE, DATETIME, DECIMAL, UNIQUE_ID, SET, FROZEN_SET, WIDE_INT, MAPPING = range(2, 10)
 MOST_INT_BITS = 8192

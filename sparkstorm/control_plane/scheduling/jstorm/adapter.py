@@ -8,9 +8,9 @@ than it requested is left alone.
 
 from dataclasses import replace
 
-from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.jstorm.records import (
+from sparkstorm.common.errors import FailedAssignTopologyError, InvalidConfigError
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
     JStormComponent,
@@ -18,12 +18,16 @@ from sparkstorm.scheduling.jstorm.records import (
     WorkerPlan,
     flag,
 )
-from sparkstorm.scheduling.jstorm.scheduler import WORKERS_KEY, assign_tasks, num_workers
-from sparkstorm.scheduling.jstorm.slots import defined_slots
-from sparkstorm.scheduling.jstorm.workers import USE_OLD_KEY
-from sparkstorm.scheduling.previous import PreviousPlacement, ScheduleReason
-from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.control_plane.scheduling.jstorm.scheduler import (
+    WORKERS_KEY,
+    assign_tasks,
+    num_workers,
+)
+from sparkstorm.control_plane.scheduling.jstorm.slots import defined_slots
+from sparkstorm.control_plane.scheduling.jstorm.workers import USE_OLD_KEY
+from sparkstorm.control_plane.scheduling.previous import PreviousPlacement, ScheduleReason
+from sparkstorm.control_plane.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 _TYPE_BY_REASON = {
     ScheduleReason.DEATH: AssignType.MONITOR,

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparkstorm.model.topology import ACKER
-from sparkstorm.model.topology import MASTER as MASTER
-from sparkstorm.scheduling.records import Conf, InputView
+from sparkstorm.common.model.topology import ACKER
+from sparkstorm.common.model.topology import MASTER as MASTER
+from sparkstorm.control_plane.scheduling.records import Conf, InputView
 
 SYSTEM = frozenset({ACKER, MASTER})
 

@@ -3,11 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.jstorm.records import MASTER, AssignContext, AssignType, WorkerPlan, flag
-from sparkstorm.scheduling.jstorm.slots import Slot
-from sparkstorm.scheduling.jstorm.tasks import TaskScheduler, master_task
-from sparkstorm.scheduling.jstorm.workers import Ports, WorkerScheduler
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.control_plane.scheduling.jstorm.records import (
+    MASTER,
+    AssignContext,
+    AssignType,
+    WorkerPlan,
+    flag,
+)
+from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler, master_task
+from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, WorkerScheduler
 
 WORKERS_KEY = "topology.workers"
 SINGLE_MASTER_KEY = "topology.master.single.worker"

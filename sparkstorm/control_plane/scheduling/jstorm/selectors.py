@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from sparkstorm.scheduling.jstorm.records import JStormComponent
-from sparkstorm.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.records import JStormComponent
+from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
 
 Key: TypeAlias = tuple[int, int, int, int, int, int, str, int, str]
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, show
-from sparkstorm.scheduling.jstorm.records import AssignContext, WorkerPlan
+from sparkstorm.common.errors import FailedAssignTopologyError, InvalidConfigError, show
+from sparkstorm.control_plane.scheduling.jstorm.records import AssignContext, WorkerPlan
 
 USER_DEFINED_KEY = "use.userdefine.assignment"
 MOST_PORT = 65_535

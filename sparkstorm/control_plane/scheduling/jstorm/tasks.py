@@ -4,8 +4,8 @@
 
 from collections.abc import Callable, Iterable
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.jstorm.records import (
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.control_plane.scheduling.jstorm.records import (
     MASTER,
     SYSTEM,
     AssignContext,
@@ -13,8 +13,8 @@ from sparkstorm.scheduling.jstorm.records import (
     WorkerPlan,
     flag,
 )
-from sparkstorm.scheduling.jstorm.selectors import Chooser, PlacedTasks, relationship
-from sparkstorm.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.selectors import Chooser, PlacedTasks, relationship
+from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
 
 DIFFER_NODE_KEY = "task.on.differ.node"
 

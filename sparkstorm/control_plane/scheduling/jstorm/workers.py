@@ -6,15 +6,15 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.jstorm.records import (
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
     SupervisorPorts,
     WorkerPlan,
     flag,
 )
-from sparkstorm.scheduling.jstorm.slots import Slot, defined_slots
+from sparkstorm.control_plane.scheduling.jstorm.slots import Slot, defined_slots
 
 ISOLATION_KEY = "isolation.scheduler.machines"
 USE_OLD_KEY = "use.old.assignment"

@@ -3,17 +3,17 @@
 import heapq
 from collections.abc import Mapping, Sequence
 
-from sparkstorm.scheduling.multitenant.node import Node, free_on, used_on
-from sparkstorm.scheduling.multitenant.round_robin import RoundRobinWorkers
-from sparkstorm.scheduling.multitenant.shared_pools import (
+from sparkstorm.control_plane.scheduling.multitenant.node import Node, free_on, used_on
+from sparkstorm.control_plane.scheduling.multitenant.round_robin import RoundRobinWorkers
+from sparkstorm.control_plane.scheduling.multitenant.shared_pools import (
     LendingPool,
     count_for_slots,
     take_nodes,
     take_slots,
 )
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.settings import MachineSettings
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.settings import MachineSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 class IsolatedPool:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 class Node:

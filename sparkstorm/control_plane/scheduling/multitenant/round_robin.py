@@ -2,11 +2,11 @@
 go to different nodes.
 """
 
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.scheduling.multitenant.node import Node
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.settings import MachineSettings
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.control_plane.scheduling.multitenant.node import Node
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.settings import MachineSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 class RoundRobinWorkers:

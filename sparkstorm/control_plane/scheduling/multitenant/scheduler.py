@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.multitenant.isolated_pool import IsolatedPool
-from sparkstorm.scheduling.multitenant.node import nodes_of
-from sparkstorm.scheduling.multitenant.shared_pools import DefaultPool, FreePool
-from sparkstorm.scheduling.records import Conf, Topologies
-from sparkstorm.scheduling.settings import MultitenantSettings
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.control_plane.scheduling.multitenant.isolated_pool import IsolatedPool
+from sparkstorm.control_plane.scheduling.multitenant.node import nodes_of
+from sparkstorm.control_plane.scheduling.multitenant.shared_pools import DefaultPool, FreePool
+from sparkstorm.control_plane.scheduling.records import Conf, Topologies
+from sparkstorm.control_plane.scheduling.settings import MultitenantSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 POOLS_KEY = "multitenant.scheduler.user.pools"
 

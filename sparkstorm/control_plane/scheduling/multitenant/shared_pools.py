@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from sparkstorm.errors import FailedAssignTopologyError
-from sparkstorm.scheduling.multitenant.node import Node, free_on, used_on
-from sparkstorm.scheduling.multitenant.round_robin import RoundRobinWorkers
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.control_plane.scheduling.multitenant.node import Node, free_on, used_on
+from sparkstorm.control_plane.scheduling.multitenant.round_robin import RoundRobinWorkers
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 class LendingPool(Protocol):

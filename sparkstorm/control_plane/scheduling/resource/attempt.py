@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.constraints import Constraints
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.node_order import Ints
-from sparkstorm.scheduling.resource.resources import (
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.resource.constraints import Constraints
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.node_order import Ints
+from sparkstorm.control_plane.scheduling.resource.resources import (
     ACKER,
     CPU,
     FIRST_GENERIC,
@@ -20,7 +20,7 @@ from sparkstorm.scheduling.resource.resources import (
     SharedRegions,
     Vector,
 )
-from sparkstorm.scheduling.settings import WorkerLimits
+from sparkstorm.control_plane.scheduling.settings import WorkerLimits
 
 
 def fits(left: Vector, asked: Vector, min_cpu: float) -> bool:

@@ -5,9 +5,9 @@ node.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.settings import MachineSettings, StrategySettings
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.settings import MachineSettings, StrategySettings
 
 CONSTRAINTS_KEY = "topology.ras.constraints"
 

@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.constraints import Constraints
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.resource.constraints import Constraints
 
 _SHUFFLES = frozenset({"shuffle", "loadawareshuffle", "localorshuffle"})
 

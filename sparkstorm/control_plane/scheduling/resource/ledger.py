@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.resources import (
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.settings import RequestSettings
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.resource.resources import (
     CPU,
     MEMORY,
     Requests,
@@ -16,9 +17,8 @@ from sparkstorm.scheduling.resource.resources import (
     minus,
     plus,
 )
-from sparkstorm.scheduling.settings import ResourceAwareSettings
-from sparkstorm.scheduling.view import ClusterView
-from sparkstorm.settings import RequestSettings
+from sparkstorm.control_plane.scheduling.settings import ResourceAwareSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 class ResourceLedger:

@@ -8,10 +8,10 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.resources import FIRST_GENERIC, Request
-from sparkstorm.scheduling.settings import StrategySettings
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.resources import FIRST_GENERIC, Request
+from sparkstorm.control_plane.scheduling.settings import StrategySettings
 
 DEFAULT_RACK = "/default-rack"
 

@@ -4,11 +4,17 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sparkstorm.errors import InvalidConfigError
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY, Vector, plus
-from sparkstorm.scheduling.settings import PrioritySettings
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.resources import (
+    CPU,
+    FIRST_GENERIC,
+    MEMORY,
+    Vector,
+    plus,
+)
+from sparkstorm.control_plane.scheduling.settings import PrioritySettings
 
 POOLS_KEY = "resource.aware.scheduler.user.pools"
 STRATEGY_KEY = "resource.aware.scheduler.priority.strategy"

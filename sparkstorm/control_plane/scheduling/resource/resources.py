@@ -5,10 +5,15 @@ from dataclasses import dataclass
 from operator import add
 from typing import Any, TypeAlias
 
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.shared_memory import SharedMemory, regions_of
-from sparkstorm.scheduling.records import ComponentView, Conf, SupervisorView, TopologyView
-from sparkstorm.settings import RequestSettings
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.shared_memory import SharedMemory, regions_of
+from sparkstorm.common.settings import RequestSettings
+from sparkstorm.control_plane.scheduling.records import (
+    ComponentView,
+    Conf,
+    SupervisorView,
+    TopologyView,
+)
 
 MEMORY = 0
 CPU = 1

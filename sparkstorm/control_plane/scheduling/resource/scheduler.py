@@ -4,17 +4,17 @@ does not fit.
 
 from collections.abc import Mapping, Sequence
 
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError
-from sparkstorm.scheduling.records import Conf, Topologies, TopologyView
-from sparkstorm.scheduling.resource.attempt import Attempt
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.node_order import NodeMap
-from sparkstorm.scheduling.resource.priorities import POOLS_KEY, priority_order
-from sparkstorm.scheduling.resource.resources import MEMORY, Vector, minus, plus
-from sparkstorm.scheduling.resource.search import Outcome, Result, SearchOptions
-from sparkstorm.scheduling.resource.strategies import Strategy, strategy_of
-from sparkstorm.scheduling.settings import ResourceAwareSettings
-from sparkstorm.scheduling.view import ClusterView
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError
+from sparkstorm.control_plane.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.control_plane.scheduling.resource.attempt import Attempt
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.node_order import NodeMap
+from sparkstorm.control_plane.scheduling.resource.priorities import POOLS_KEY, priority_order
+from sparkstorm.control_plane.scheduling.resource.resources import MEMORY, Vector, minus, plus
+from sparkstorm.control_plane.scheduling.resource.search import Outcome, Result, SearchOptions
+from sparkstorm.control_plane.scheduling.resource.strategies import Strategy, strategy_of
+from sparkstorm.control_plane.scheduling.settings import ResourceAwareSettings
+from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 class _Need:

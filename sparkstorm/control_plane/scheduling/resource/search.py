@@ -4,13 +4,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.names import counted
-from sparkstorm.scheduling.reasons import Reasons
-from sparkstorm.scheduling.resource.attempt import Attempt
-from sparkstorm.scheduling.resource.node_order import NodeMap, NodeOrder, NodeSort, Preferences
-from sparkstorm.scheduling.resource.resources import CPU, MEMORY
-from sparkstorm.scheduling.settings import MachineSettings
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.control_plane.scheduling.reasons import Reasons
+from sparkstorm.control_plane.scheduling.resource.attempt import Attempt
+from sparkstorm.control_plane.scheduling.resource.node_order import (
+    NodeMap,
+    NodeOrder,
+    NodeSort,
+    Preferences,
+)
+from sparkstorm.control_plane.scheduling.resource.resources import CPU, MEMORY
+from sparkstorm.control_plane.scheduling.settings import MachineSettings
 
 
 class Outcome(Enum):

@@ -1,20 +1,25 @@
 """Strategies of `topology.scheduler.strategy`: order of nodes and executors, preliminary checks."""
 
-from sparkstorm.errors import InvalidTopologyError
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.scheduling.records import TopologyView
-from sparkstorm.scheduling.resource.attempt import Attempt
-from sparkstorm.scheduling.resource.constraints import Constraints
-from sparkstorm.scheduling.resource.executor_order import (
+from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.resource.attempt import Attempt
+from sparkstorm.control_plane.scheduling.resource.constraints import Constraints
+from sparkstorm.control_plane.scheduling.resource.executor_order import (
     by_connection_count,
     by_constraint_severity,
     by_proximity,
 )
-from sparkstorm.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.scheduling.resource.node_order import NodeMap, NodeSort
-from sparkstorm.scheduling.resource.resources import ACKER
-from sparkstorm.scheduling.resource.search import Outcome, Result, Search, SearchOptions
-from sparkstorm.scheduling.settings import ResourceAwareSettings, StrategySettings
+from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
+from sparkstorm.control_plane.scheduling.resource.node_order import NodeMap, NodeSort
+from sparkstorm.control_plane.scheduling.resource.resources import ACKER
+from sparkstorm.control_plane.scheduling.resource.search import (
+    Outcome,
+    Result,
+    Search,
+    SearchOptions,
+)
+from sparkstorm.control_plane.scheduling.settings import ResourceAwareSettings, StrategySettings
 
 STRATEGY_KEY = "topology.scheduler.strategy"
 

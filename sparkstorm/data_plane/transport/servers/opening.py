@@ -29,9 +29,9 @@ from redis.exceptions import TimeoutError as LateError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from sparkstorm.errors import InvalidConfigError, StoreUnavailableError
-from sparkstorm.model.worker_spec import RedisAddress
-from sparkstorm.transport.servers.slots import (
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.data_plane.transport.servers.slots import (
     Range,
     is_working,
     primaries,

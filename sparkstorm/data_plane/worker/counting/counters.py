@@ -12,15 +12,15 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
-from sparkstorm.executor.runner import ReportError, report_of
-from sparkstorm.model.task_beats import added
-from sparkstorm.transport.base import Commit
-from sparkstorm.transport.progress import EdgeCounts, Progress, TaskCounts
-from sparkstorm.worker.counting.meters import Meters
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.spout_task import SpoutTask
-from sparkstorm.worker.tasks.task_factory import TaskSet
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.common.model.task_beats import added
+from sparkstorm.data_plane.executor.runner import ReportError, report_of
+from sparkstorm.data_plane.transport.base import Commit
+from sparkstorm.data_plane.transport.progress import EdgeCounts, Progress, TaskCounts
+from sparkstorm.data_plane.worker.counting.meters import Meters
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
+from sparkstorm.data_plane.worker.tasks.task_factory import TaskSet
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 
 # Items in memory from which on the heartbeat names them. Half of it names healthy states of some
 # thousand keys; with double a leak is named when it is twice as large. Not measured.

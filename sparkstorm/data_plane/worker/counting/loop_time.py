@@ -9,7 +9,7 @@ absolute readings: fractions that one lap loses, the next one has.
 
 from __future__ import annotations
 
-from sparkstorm.transport.progress import IDLE
+from sparkstorm.data_plane.transport.progress import IDLE
 
 
 class LoopTime:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sparkstorm.model.failure import Failure
-from sparkstorm.transport.progress import latency_bucket, percentile_ms
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.spout_task import SpoutTask
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.data_plane.transport.progress import latency_bucket, percentile_ms
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 
 _SHARES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 # The whole text is in the error's own record; heartbeats of 1,500 tasks share one node of

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from sparkstorm.acking.batch import Settled
-from sparkstorm.acking.tree_batches import TreeBatches
-from sparkstorm.errors import StoreRolledBackError
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.transport.base import START, entry_order
-from sparkstorm.transport.frames import AckerMessages, SettledRoots
-from sparkstorm.worker.tasks.inbox import Inbox
+from sparkstorm.common.errors import StoreRolledBackError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.data_plane.acking.batch import Settled
+from sparkstorm.data_plane.acking.tree_batches import TreeBatches
+from sparkstorm.data_plane.transport.base import START, entry_order
+from sparkstorm.data_plane.transport.frames import AckerMessages, SettledRoots
+from sparkstorm.data_plane.worker.tasks.inbox import Inbox
 
 UNKNOWN = Failure(
     FailureKind.FAILED, "failed; its acker was started again since, and does not know why"

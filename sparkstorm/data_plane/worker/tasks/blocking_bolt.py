@@ -20,11 +20,15 @@ from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt, Conf
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.executor.manual_runner import verdict
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import describe_error, failure_of, raise_out_of_memory
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.tuples import Source, Tuple
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.data_plane.executor.manual_runner import verdict
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import (
+    describe_error,
+    failure_of,
+    raise_out_of_memory,
+)
 
 # Rows with one thread: at 5,000 rows/s it does not run dry between two epochs of 50 ms. With half
 # of it, it does; double keeps twice as many held inputs, which commits store.

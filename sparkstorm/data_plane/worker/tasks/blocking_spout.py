@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sparkstorm.acking.pending import Outcome
 from sparkstorm.api.columns import check_batch
 from sparkstorm.api.components import Conf, ReplayableSpout, Spout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.signatures import accepts
-from sparkstorm.errors import WorkerFailedError
-from sparkstorm.executor.user_traceback import describe_error
-from sparkstorm.model.values.metric_values import MetricValue
+from sparkstorm.common.errors import WorkerFailedError
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.data_plane.acking.pending import Outcome
+from sparkstorm.data_plane.executor.user_traceback import describe_error
 
 # Batches that wait for the loop. With half of it a source of 5,000 calls/s rests while an epoch of
 # 50 ms runs; double reads twice as much that a crash will read again.

@@ -17,34 +17,34 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.executor.column_runner import ColumnRunner
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.event_time import TaskEventTime
-from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.pieces import count_rows, unfold
-from sparkstorm.executor.runner import BasicRunner, FailedInput, Runner
-from sparkstorm.executor.sink_runner import SinkRunner
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.task_observer import TaskObserver
-from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import HOLD_STREAM, WATERMARK_STREAM
-from sparkstorm.model.tuples import Tuple, tuples_of
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.tasks.held import not_ours, pack_held, unpack_held
-from sparkstorm.tasks.task import Task
-from sparkstorm.transport.base import entry_order
-from sparkstorm.transport.frames import Row
-from sparkstorm.transport.progress import EdgeCounts
-from sparkstorm.windowing.watermarks import NEVER
-from sparkstorm.worker.counting.loop_time import TaskTime
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.open_blocks import Births, Feed
-from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.worker.tasks.call_watch import CallWatch
-from sparkstorm.worker.tasks.inbox import Chunk, FindSource, Inbox
-from sparkstorm.worker.tasks.states import Expect
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.topology import HOLD_STREAM, WATERMARK_STREAM
+from sparkstorm.common.model.tuples import Tuple, tuples_of
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.watermarks import NEVER
+from sparkstorm.data_plane.executor.column_runner import ColumnRunner
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.event_time import TaskEventTime
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.executor.pieces import count_rows, unfold
+from sparkstorm.data_plane.executor.runner import BasicRunner, FailedInput, Runner
+from sparkstorm.data_plane.executor.sink_runner import SinkRunner
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
+from sparkstorm.data_plane.task_kit.held import not_ours, pack_held, unpack_held
+from sparkstorm.data_plane.task_kit.task import Task
+from sparkstorm.data_plane.transport.base import entry_order
+from sparkstorm.data_plane.transport.frames import Row
+from sparkstorm.data_plane.transport.progress import EdgeCounts
+from sparkstorm.data_plane.worker.counting.loop_time import TaskTime
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.open_blocks import Births, Feed
+from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch
+from sparkstorm.data_plane.worker.tasks.inbox import Chunk, FindSource, Inbox
+from sparkstorm.data_plane.worker.tasks.states import Expect
 
 
 class PendingInput:

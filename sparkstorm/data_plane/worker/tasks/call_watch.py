@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from sparkstorm.executor.runner import ReportError
-from sparkstorm.executor.user_traceback import stack_of_thread
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.data_plane.executor.runner import ReportError
+from sparkstorm.data_plane.executor.user_traceback import stack_of_thread
+from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
 
 RowT = TypeVar("RowT")
 FailedT = TypeVar("FailedT")

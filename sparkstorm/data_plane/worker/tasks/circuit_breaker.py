@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.executor.runner import ReportError
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.requests import topology_name
-from sparkstorm.settings import BreakerSettings
-from sparkstorm.transport.progress import TaskCounts
-from sparkstorm.worker.tasks.bolt_task import BoltTask
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.requests import topology_name
+from sparkstorm.common.settings import BreakerSettings
+from sparkstorm.data_plane.executor.runner import ReportError
+from sparkstorm.data_plane.transport.progress import TaskCounts
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 
 # First executions between two verdicts on the failing share, as a multiple of the count. With 1 a
 # run of bad inputs among good ones would open the breaker; with 4 a bolt that fails from now on

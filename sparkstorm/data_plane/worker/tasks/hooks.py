@@ -14,14 +14,18 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from sparkstorm.acking.pending import Outcome
 from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
-from sparkstorm.errors import WorkerFailedError, show
-from sparkstorm.executor.emitter import Emitter, Route
-from sparkstorm.executor.runner import FailedInput, ReportError, report_of
-from sparkstorm.executor.task_observer import TaskObserver
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, raise_out_of_memory
-from sparkstorm.model.tuples import Tuple
+from sparkstorm.common.errors import WorkerFailedError, show
+from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.data_plane.acking.pending import Outcome
+from sparkstorm.data_plane.executor.emitter import Emitter, Route
+from sparkstorm.data_plane.executor.runner import FailedInput, ReportError, report_of
+from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.executor.user_traceback import (
+    USER_ERRORS,
+    describe_error,
+    raise_out_of_memory,
+)
 
 TASK_HOOKS = "topology.auto.task.hooks"
 WORKER_HOOKS = "topology.worker.hooks"

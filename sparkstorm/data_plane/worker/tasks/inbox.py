@@ -18,14 +18,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from sparkstorm.errors import MalformedFrameError
-from sparkstorm.executor.pieces import part_of
-from sparkstorm.model.compiled import core
-from sparkstorm.model.tuples import Roots, Source
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.transport import frames
-from sparkstorm.transport.base import START, Commit, Cursor, Entry, Passed
-from sparkstorm.transport.frames import (
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.tuples import Roots, Source
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.executor.pieces import part_of
+from sparkstorm.data_plane.transport import frames
+from sparkstorm.data_plane.transport.base import START, Commit, Cursor, Entry, Passed
+from sparkstorm.data_plane.transport.frames import (
     AckerMessages,
     Ends,
     Frame,

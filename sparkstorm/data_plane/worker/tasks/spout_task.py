@@ -11,26 +11,31 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sparkstorm.acking.new_trees import NewTrees
-from sparkstorm.acking.pending import Outcome, Pending
 from sparkstorm.api.components import ReplayableSpout, Spout
-from sparkstorm.errors import CodecError, InvalidConfigError, SparkStormError, WorkerFailedError
-from sparkstorm.executor.column_runner import BatchEmitter
-from sparkstorm.executor.emitter import Emitter, fast_emit
-from sparkstorm.executor.event_time import TaskEventTime
-from sparkstorm.executor.runner import ReportError, report_of
-from sparkstorm.executor.task_observer import TaskObserver
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, failure_of
-from sparkstorm.model.compiled import core
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.values.codec import INT_MAX, INT_MIN, Codec
-from sparkstorm.model.values.metric_values import MetricValue
-from sparkstorm.transport.frames import SettledRoots
-from sparkstorm.worker.counting.loop_time import TaskTime
-from sparkstorm.worker.epoch import Epoch
-from sparkstorm.worker.open_blocks import Births
-from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, teller
-from sparkstorm.worker.tasks.inbox import Inbox
+from sparkstorm.common.errors import (
+    CodecError,
+    InvalidConfigError,
+    SparkStormError,
+    WorkerFailedError,
+)
+from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN, Codec
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.data_plane.acking.new_trees import NewTrees
+from sparkstorm.data_plane.acking.pending import Outcome, Pending
+from sparkstorm.data_plane.executor.column_runner import BatchEmitter
+from sparkstorm.data_plane.executor.emitter import Emitter, fast_emit
+from sparkstorm.data_plane.executor.event_time import TaskEventTime
+from sparkstorm.data_plane.executor.runner import ReportError, report_of
+from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error, failure_of
+from sparkstorm.data_plane.transport.frames import SettledRoots
+from sparkstorm.data_plane.worker.counting.loop_time import TaskTime
+from sparkstorm.data_plane.worker.epoch import Epoch
+from sparkstorm.data_plane.worker.open_blocks import Births
+from sparkstorm.data_plane.worker.tasks.blocking_spout import ThreadedSpout, teller
+from sparkstorm.data_plane.worker.tasks.inbox import Inbox
 
 # With doubled pauses a second of errors. Half of it gives up a source within 30 ms; with double one
 # that can never answer is named ten seconds later.

@@ -14,16 +14,16 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from sparkstorm.errors import WorkerFailedError
-from sparkstorm.executor.lazy_state import LazyState
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.tuples import Source
-from sparkstorm.settings import StateSettings
-from sparkstorm.transport.base import Transport
-from sparkstorm.transport.frames import Row
-from sparkstorm.transport.keys import Keys
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.common.errors import WorkerFailedError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.settings import StateSettings
+from sparkstorm.data_plane.executor.lazy_state import LazyState
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.transport.base import Transport
+from sparkstorm.data_plane.transport.frames import Row
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 
 _BACKEND = "topology.state.backend"
 Expect = Callable[[Sequence[Row]], None]

@@ -16,19 +16,23 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.clock import Clock
-from sparkstorm.errors import SparkStormError, StoreLostError
-from sparkstorm.executor.runner import ReportError
-from sparkstorm.executor.sink_runner import generation_of
-from sparkstorm.executor.user_traceback import USER_ERRORS, describe_error, raise_out_of_memory
-from sparkstorm.model.failure import Failure, FailureKind
-from sparkstorm.model.worker_spec import StoreMark
-from sparkstorm.settings import CONTINUE
-from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
-from sparkstorm.transport.base import Claim, Expected, Transport
-from sparkstorm.transport.store_loss import stop_text
-from sparkstorm.worker.epoch import IdSource
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.common.clock import Clock
+from sparkstorm.common.errors import SparkStormError, StoreLostError
+from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.worker_spec import StoreMark
+from sparkstorm.common.settings import CONTINUE
+from sparkstorm.data_plane.executor.runner import ReportError
+from sparkstorm.data_plane.executor.sink_runner import generation_of
+from sparkstorm.data_plane.executor.user_traceback import (
+    USER_ERRORS,
+    describe_error,
+    raise_out_of_memory,
+)
+from sparkstorm.data_plane.task_kit.task_parts import LIVE_STREAMS, TaskParts
+from sparkstorm.data_plane.transport.base import Claim, Expected, Transport
+from sparkstorm.data_plane.transport.store_loss import stop_text
+from sparkstorm.data_plane.worker.epoch import IdSource
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 
 # Tasks that are named, and characters of each: the sentence goes through heartbeats. Half of them
 # hides tasks of a usual sink; double makes a sentence that is too long to read.

@@ -16,8 +16,6 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
-from sparkstorm.acking.pending import Pending
-from sparkstorm.acking.tree_batches import TreeBatches
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import BLOBS_FOLDER, TopologyContext
@@ -25,40 +23,51 @@ from sparkstorm.api.hooks import WorkerContext, WorkerHook
 from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
-from sparkstorm.checkpoint.restore import FROM_CHECKPOINT
-from sparkstorm.errors import StoreInconsistentError, WorkerFailedError
-from sparkstorm.executor.emitter import Emitter
-from sparkstorm.executor.event_time import InputWatermarks, OutputWatermarks, TaskEventTime
-from sparkstorm.executor.lazy_state import LazyState
-from sparkstorm.executor.manual_runner import ManualRunner
-from sparkstorm.executor.runner import BasicCollector, ReportError, Runner, report_of
-from sparkstorm.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
-from sparkstorm.executor.state import MemoryState
-from sparkstorm.executor.user_traceback import USER_ERRORS, preparing
-from sparkstorm.executor.windowed_runner import TimedRunner
-from sparkstorm.grouping.load_ring import LoadRing
-from sparkstorm.model.roots import brought_home
-from sparkstorm.model.topology import ACKER, MASTER
-from sparkstorm.model.values.metric_values import MetricValue
-from sparkstorm.recording.recorder import COMPONENTS, Recorder, Recording
-from sparkstorm.tasks.journal import Journal, reading, whole_and_deltas
-from sparkstorm.tasks.task import make_runner
-from sparkstorm.tasks.task_parts import LIVE_STREAMS, TaskParts
-from sparkstorm.transport.base import Claim, TaskRecord, Transport
-from sparkstorm.transport.frames import MESSAGES, ROWS, SETTLED
-from sparkstorm.transport.keys import Keys
-from sparkstorm.worker.epoch import IdSource
-from sparkstorm.worker.open_blocks import OpenBlocks
-from sparkstorm.worker.tasks.acker_task import AckerTask
-from sparkstorm.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.worker.tasks.blocking_spout import ThreadedSpout, threaded
-from sparkstorm.worker.tasks.bolt_task import BoltTask, decode_held
-from sparkstorm.worker.tasks.call_watch import CallWatch
-from sparkstorm.worker.tasks.hooks import TaskHooks, hooked_emitter, started_hooks, task_hooks
-from sparkstorm.worker.tasks.inbox import Inbox
-from sparkstorm.worker.tasks.spout_task import SpoutCollector, SpoutTask
-from sparkstorm.worker.tasks.states import expecting, stored_state
-from sparkstorm.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.common.errors import StoreInconsistentError, WorkerFailedError
+from sparkstorm.common.grouping.load_ring import LoadRing
+from sparkstorm.common.model.roots import brought_home
+from sparkstorm.common.model.topology import ACKER, MASTER
+from sparkstorm.common.model.values.metric_values import MetricValue
+from sparkstorm.data_plane.acking.pending import Pending
+from sparkstorm.data_plane.acking.tree_batches import TreeBatches
+from sparkstorm.data_plane.checkpoint.restore import FROM_CHECKPOINT
+from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.event_time import (
+    InputWatermarks,
+    OutputWatermarks,
+    TaskEventTime,
+)
+from sparkstorm.data_plane.executor.lazy_state import LazyState
+from sparkstorm.data_plane.executor.manual_runner import ManualRunner
+from sparkstorm.data_plane.executor.runner import BasicCollector, ReportError, Runner, report_of
+from sparkstorm.data_plane.executor.sink_runner import LastEpoch, SinkRunner, SinkStore
+from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, preparing
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
+from sparkstorm.data_plane.task_kit.journal import Journal, reading, whole_and_deltas
+from sparkstorm.data_plane.task_kit.task import make_runner
+from sparkstorm.data_plane.task_kit.task_parts import LIVE_STREAMS, TaskParts
+from sparkstorm.data_plane.transport.base import Claim, TaskRecord, Transport
+from sparkstorm.data_plane.transport.frames import MESSAGES, ROWS, SETTLED
+from sparkstorm.data_plane.transport.keys import Keys
+from sparkstorm.data_plane.worker.epoch import IdSource
+from sparkstorm.data_plane.worker.open_blocks import OpenBlocks
+from sparkstorm.data_plane.worker.tasks.acker_task import AckerTask
+from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
+from sparkstorm.data_plane.worker.tasks.blocking_spout import ThreadedSpout, threaded
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask, decode_held
+from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch
+from sparkstorm.data_plane.worker.tasks.hooks import (
+    TaskHooks,
+    hooked_emitter,
+    started_hooks,
+    task_hooks,
+)
+from sparkstorm.data_plane.worker.tasks.inbox import Inbox
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutCollector, SpoutTask
+from sparkstorm.data_plane.worker.tasks.states import expecting, stored_state
+from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.extensions.recording.recorder import COMPONENTS, Recorder, Recording
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from sparkstorm.executor.runner import RetryPolicy
-from sparkstorm.model.assignment import ExecutorId
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.tasks import tasks_by_component
-from sparkstorm.model.topology import ACKER, Topology
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.model.worker_spec import StoreMark, Suspect
-from sparkstorm.settings import ComponentSettings, DeliverySettings, WorkerSettings
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.tasks import tasks_by_component
+from sparkstorm.common.model.topology import ACKER, Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.worker_spec import StoreMark, Suspect
+from sparkstorm.common.settings import ComponentSettings, DeliverySettings, WorkerSettings
+from sparkstorm.data_plane.executor.runner import RetryPolicy
 
 
 @dataclass(frozen=True)

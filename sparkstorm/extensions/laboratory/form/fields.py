@@ -8,8 +8,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from sparkstorm.errors import InvalidConfigError, show
-from sparkstorm.model.strict import (
+from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.common.model.strict import (
     UnfitValueError,
     expected,
     named_errors,
@@ -17,7 +17,7 @@ from sparkstorm.model.strict import (
     reader_of,
     whole,
 )
-from sparkstorm.scheduling.records import InputView
+from sparkstorm.control_plane.scheduling.records import InputView
 
 # of an integer; a float holds no more, and Python refuses to read more than 4,300
 MOST_DIGITS = 300

@@ -4,9 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkstorm.errors import FailedAssignTopologyError, InvalidConfigError, show
-from sparkstorm.model.strict import UnfitValueError, expected, named_errors, read_as
-from sparkstorm.scheduling.form.fields import (
+from sparkstorm.common.errors import FailedAssignTopologyError, InvalidConfigError, show
+from sparkstorm.common.model.strict import UnfitValueError, expected, named_errors, read_as
+from sparkstorm.control_plane.scheduling.jstorm.records import (
+    MASTER,
+    AssignContext,
+    AssignType,
+    JStormComponent,
+    SupervisorPorts,
+    WorkerPlan,
+    give_task_ids,
+)
+from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks
+from sparkstorm.control_plane.scheduling.jstorm.slots import definitions
+from sparkstorm.extensions.laboratory.form.fields import (
     ABSENT,
     Bytes,
     Count,
@@ -17,17 +28,6 @@ from sparkstorm.scheduling.form.fields import (
     Text,
     no_duplicates,
 )
-from sparkstorm.scheduling.jstorm.records import (
-    MASTER,
-    AssignContext,
-    AssignType,
-    JStormComponent,
-    SupervisorPorts,
-    WorkerPlan,
-    give_task_ids,
-)
-from sparkstorm.scheduling.jstorm.scheduler import assign_tasks
-from sparkstorm.scheduling.jstorm.slots import definitions
 
 MAX_TASKS = 1_000_000
 MOST_TASK_DIGITS = 10

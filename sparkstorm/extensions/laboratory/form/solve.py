@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from sparkstorm.errors import SparkStormError, show
-from sparkstorm.scheduling.form import jstorm_problem, storm_problem
-from sparkstorm.scheduling.form.fields import parse
+from sparkstorm.common.errors import SparkStormError, show
+from sparkstorm.extensions.laboratory.form import jstorm_problem, storm_problem
+from sparkstorm.extensions.laboratory.form.fields import parse
 
 
 def solve(value: object, explains: bool = False) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from sparkstorm.errors import InvalidConfigError, InvalidTopologyError, show
-from sparkstorm.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.model.names import counted
-from sparkstorm.model.shared_memory import check_regions
-from sparkstorm.model.strict import (
+from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, show
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.shared_memory import check_regions
+from sparkstorm.common.model.strict import (
     UnfitValueError,
     expected,
     named_errors,
@@ -18,9 +18,19 @@ from sparkstorm.model.strict import (
     read_as,
     reader_of,
 )
-from sparkstorm.scheduling.blacklist import BlacklistScheduler
-from sparkstorm.scheduling.catalogue import BLACKLIST, BUILT_IN, scheduler_by_name
-from sparkstorm.scheduling.form.fields import (
+from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
+from sparkstorm.control_plane.scheduling.catalogue import BLACKLIST, BUILT_IN, scheduler_by_name
+from sparkstorm.control_plane.scheduling.multitenant.scheduler import MultitenantScheduler
+from sparkstorm.control_plane.scheduling.reasons import Reasons
+from sparkstorm.control_plane.scheduling.records import (
+    ComponentView,
+    Conf,
+    SupervisorView,
+    TopologyView,
+)
+from sparkstorm.control_plane.scheduling.resource.scheduler import ResourceAwareScheduler
+from sparkstorm.control_plane.scheduling.view import Assignments, ClusterView, Scheduler
+from sparkstorm.extensions.laboratory.form.fields import (
     ABSENT,
     Count,
     Input,
@@ -31,11 +41,6 @@ from sparkstorm.scheduling.form.fields import (
     Text,
     no_duplicates,
 )
-from sparkstorm.scheduling.multitenant.scheduler import MultitenantScheduler
-from sparkstorm.scheduling.reasons import Reasons
-from sparkstorm.scheduling.records import ComponentView, Conf, SupervisorView, TopologyView
-from sparkstorm.scheduling.resource.scheduler import ResourceAwareScheduler
-from sparkstorm.scheduling.view import Assignments, ClusterView, Scheduler
 
 
 @dataclass(frozen=True, slots=True)

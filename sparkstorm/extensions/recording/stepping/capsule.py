@@ -14,12 +14,12 @@ from types import FrameType
 from typing import Any
 
 from sparkstorm.api.sinks import TransactionalSink
-from sparkstorm.errors import RecordingError
-from sparkstorm.model.dead_letter import DeadLetter
-from sparkstorm.model.failure import FailureKind
-from sparkstorm.model.topology import Topology
-from sparkstorm.recording.capsule_files import NAMES_CODE, read_capsule
-from sparkstorm.replay.stepping.stepper import Step, Stepper
+from sparkstorm.common.errors import RecordingError
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import FailureKind
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.extensions.recording.capsule_files import NAMES_CODE, read_capsule
+from sparkstorm.extensions.recording.stepping.stepper import Step, Stepper
 
 _OURS = str(Path(__file__).parents[2])
 # A loop of user code has more than can be read. Half shows less of a long loop, double makes a

@@ -7,10 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.errors import RecordingError
-from sparkstorm.model.topology import Topology
-from sparkstorm.recording.segments import Header, Row, checked_row, read_parquet, read_part
-from sparkstorm.replay.stepping.stepper import Step, Stepper
+from sparkstorm.common.errors import RecordingError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.extensions.recording.segments import (
+    Header,
+    Row,
+    checked_row,
+    read_parquet,
+    read_part,
+)
+from sparkstorm.extensions.recording.stepping.stepper import Step, Stepper
 
 
 @dataclass(frozen=True, slots=True)

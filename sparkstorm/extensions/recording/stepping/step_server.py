@@ -1,7 +1,7 @@
 """One version of a bolt in a process of its own: steps through rows that come on standard input,
 for a comparison of versions.
 
-`python -m sparkstorm.replay.stepping.step_server CODE_FILE COMPONENT` exchanges frames, each four
+`python -m sparkstorm.extensions.recording.stepping.step_server CODE_FILE COMPONENT` exchanges frames, each four
 bytes of length and MessagePack. First comes the configuration; then `["begin", task_index, state,
 cells of windows or null]` (answered by an empty list) and `["rows", [component, stream, values,
 at_ms] ...]`, answered by a list of outcomes, one per row. An error of the code ends the process
@@ -18,12 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from sparkstorm.blobs.topology_code import open_topology
-from sparkstorm.errors import SparkStormError
-from sparkstorm.model.topology import Topology
-from sparkstorm.model.values.codec import Codec
-from sparkstorm.recording.versions import read_frame, write_frame
-from sparkstorm.replay.stepping.stepper import Stepper
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.user_code.topology_code import open_topology
+from sparkstorm.extensions.recording.stepping.stepper import Stepper
+from sparkstorm.extensions.recording.versions import read_frame, write_frame
 
 _REFUSED = 3
 

@@ -20,31 +20,31 @@ from sparkstorm.api.components import BasicBolt, Conf, Effects
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.config import check, merge
-from sparkstorm.errors import InvalidTopologyError, RecordingError
-from sparkstorm.executor.runner import RetryPolicy
-from sparkstorm.executor.watermark_routes import MARK_FIELDS
-from sparkstorm.executor.window_records import due_of, stored_cells
-from sparkstorm.model.dead_letter import REPLAYED_FIELDS, DeadLetter
-from sparkstorm.model.failure import Failure
-from sparkstorm.model.topology import (
+from sparkstorm.common.config import check, merge
+from sparkstorm.common.errors import InvalidTopologyError, RecordingError
+from sparkstorm.common.model.dead_letter import REPLAYED_FIELDS, DeadLetter
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.topology import (
     DEFAULT_STREAM,
     TIMER_STREAM,
     WATERMARK_STREAM,
     WINDOW_STREAM,
     Topology,
 )
-from sparkstorm.model.tuples import Source, Tuple
-from sparkstorm.model.values.codec import Codec
+from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.windowing.settings import settings_of
+from sparkstorm.common.windowing.watermarks import NEVER
+from sparkstorm.data_plane.executor.runner import RetryPolicy
+from sparkstorm.data_plane.executor.watermark_routes import MARK_FIELDS
+from sparkstorm.data_plane.executor.window_records import due_of, stored_cells
+from sparkstorm.data_plane.task_kit.task import TICK
+from sparkstorm.data_plane.task_kit.task_parts import LIVE_STREAMS, Outputs
 from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.out_edges import kept_outputs
 from sparkstorm.replay.tasks.task import ReplayTask, TaskMode
 from sparkstorm.replay.tasks.window_task import TimeInputs, WindowTask
-from sparkstorm.tasks.task import TICK
-from sparkstorm.tasks.task_parts import LIVE_STREAMS, Outputs
-from sparkstorm.windowing.settings import settings_of
-from sparkstorm.windowing.watermarks import NEVER
 
 _ONE_TRY = RetryPolicy(0)
 _CHANNEL = (0, "marks")
