@@ -61,7 +61,9 @@ def test_times_and_sizes_say_their_unit() -> None:
 
 
 def test_the_file_beside_the_sources_is_the_one_that_is_shipped() -> None:
-    assert (ROOT / "conf" / "defaults.yaml").resolve() == ROOT / "sparkstorm" / "defaults.yaml"
+    assert (
+        ROOT / "conf" / "defaults.yaml"
+    ).resolve() == ROOT / "sparkstorm" / "common" / "defaults.yaml"
 
 
 def test_well_known_defaults_are_storms_and_the_guarantee_is_exactly_once() -> None:

@@ -52,7 +52,7 @@ def test_every_zookeeper_path_is_listed_and_every_listed_one_is_used() -> None:
 
 
 def test_every_redis_key_is_listed_and_every_listed_one_is_used() -> None:
-    folder = ROOT / "sparkstorm" / "transport"
+    folder = ROOT / "sparkstorm" / "data_plane" / "transport"
     used = {
         name
         for file in folder.glob("*.lua")
@@ -356,7 +356,7 @@ _PUBLIC = {
     "sparkstorm.testing.servers",
 }
 _OF_TOOLS = re.compile(
-    r"sparkstorm\.(notebook\.\w+|insight\.sampler|scheduling\.laboratory|app\.cluster|config)"
+    r"sparkstorm\.(notebook\.\w+|extensions\.(insight\.sampler|laboratory)|driver\.cluster|common\.config)"
 )
 _STARTERS = {"run_topology.py", "replay_history.py"}
 

@@ -268,7 +268,7 @@ def cluster_environment(
     quiet = (
         {}
         if is_theirs
-        else {"SPARK_CONF_DIR": str(Path(__file__).parents[1] / "app" / "spark_conf")}
+        else {"SPARK_CONF_DIR": str(Path(__file__).parents[1] / "driver" / "spark_conf")}
     )
     loopback = (
         {"SPARK_LOCAL_IP": "127.0.0.1"} if _master(arguments, defaults).startswith("local") else {}

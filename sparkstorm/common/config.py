@@ -246,7 +246,9 @@ def milliseconds(key: Key, value: float) -> int:
 @functools.cache
 def keys() -> Mapping[str, Key]:
     """Every key there is, by name, in the order of defaults.yaml."""
-    text = resources.files("sparkstorm").joinpath("defaults.yaml").read_text(encoding="utf-8")
+    text = (
+        resources.files("sparkstorm.common").joinpath("defaults.yaml").read_text(encoding="utf-8")
+    )
     found = {}
     for scope, entries in yaml.load(text, _Loader).items():
         for name, fields in entries.items():
@@ -260,7 +262,11 @@ def unsupported_keys() -> Mapping[str, str]:
     """Return keys of Storm, JStorm and earlier versions that are not supported, each with what to
     do instead.
     """
-    text = resources.files("sparkstorm").joinpath("unsupported.yaml").read_text(encoding="utf-8")
+    text = (
+        resources.files("sparkstorm.common")
+        .joinpath("unsupported.yaml")
+        .read_text(encoding="utf-8")
+    )
     found: dict[str, str] = yaml.load(text, _Loader)
     return found
 

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -25,10 +26,18 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arro
 from pyspark.sql.types import DataType, StructType
 
 from sparkstorm.common.grouping.hashing import stable_hash
-from sparkstorm.driver.hosting.spread import Executor
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Executor:
+    """A Spark executor: its id, its host under Spark's name, and how many tasks it runs at once."""
+
+    id: str
+    host: str
+    room: int
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -333,7 +333,7 @@ BY_TYPE: dict[tuple[str, str], Callable[[Any], str]] = {
         capsule.letter
     ),
     ("sparkstorm.replay.results.frames", "Replay"): replay_html,
-    ("sparkstorm.extensions.laboratory", "Scene"): scene_html,
+    ("sparkstorm.extensions.laboratory.scene", "Scene"): scene_html,
 }
 """Display functions by module and name of a type: a notebook that never imports Spark's part must
 not import it for this.

@@ -137,7 +137,8 @@ def test_silence_is_not_waited_for_long(daemon: Daemon) -> None:
 def test_it_has_a_slots_modules_and_no_thread_when_it_forks() -> None:
     look = (
         f"import sys, threading, {SLOT_DAEMON}; "
-        "print(threading.active_count(), *({'sparkstorm.control_plane.supervisor.slot_main', 'pyspark.worker'} - sys.modules.keys()))"
+        "print(threading.active_count(), "
+        "*({'sparkstorm.control_plane.supervisor.slot_main', 'pyspark.worker'} - sys.modules.keys()))"
     )
     assert subprocess.run(
         [sys.executable, "-c", look], capture_output=True, text=True, check=True

@@ -305,8 +305,8 @@ def test_a_look_begins_with_the_answers_of_the_workers_and_ends_with_a_last_read
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Published(*events, pause_s=pause_s)
-    for module in ("tap", "traces"):
-        monkeypatch.setattr(f"sparkstorm.client.{module}.time", store)
+    for module in ("client_taps", "client_traces"):
+        monkeypatch.setattr(f"sparkstorm.extensions.tracing.{module}.time", store)
     found = traces.look(store, 4.0, bits, ["n:1"])
     assert [each.root for each in found] == roots
     assert ended_s <= store.now <= ended_s + 0.7

@@ -44,7 +44,7 @@ def test_every_thread_is_counted_and_the_line_is_that_of_the_innermost_call() ->
     assert name == stacks_name("node1:6700") and found.samples == 3 and not tap.take()
     mine = next(each for each in found.stacks if each.thread == threading.current_thread().name)
     assert mine.samples == 3 and any("test_every_thread_is_counted" in call for call in mine.calls)
-    assert mine.calls[-1].startswith("StackTap.sample (tasks/stacks.py:")
+    assert mine.calls[-1].startswith("StackTap.sample (tracing/stacks.py:")
     tap.follow([])
     assert not tap.take()
 

@@ -94,7 +94,8 @@ def test_odd_values_are_hashed_alike_one_by_one_and_as_a_list_of_keys() -> None:
 
 def test_another_process_with_another_hash_seed_agrees() -> None:
     code = (
-        "import datetime, json, sys, zoneinfo\nfrom decimal import Decimal\nfrom sparkstorm.common.grouping.hashing import stable_hash\n"
+        "import datetime, json, sys, zoneinfo\nfrom decimal import Decimal\n"
+        "from sparkstorm.common.grouping.hashing import stable_hash\n"
         "inf = float('inf')\nprint(json.dumps([stable_hash(eval(v)) for v in json.load(sys.stdin)]))"
     )
     root = Path(__file__).parents[2]

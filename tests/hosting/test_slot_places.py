@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from sparkstorm.common.spark_versions import Executor
 from sparkstorm.driver.hosting.slot_places import TRIES, SlotPlaces
-from sparkstorm.driver.hosting.spread import Executor
 
 W1, W2, W3 = (Executor(str(number), f"w{number}", 4) for number in (1, 2, 3))
 

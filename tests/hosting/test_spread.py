@@ -5,7 +5,8 @@ from collections import Counter
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparkstorm.driver.hosting.spread import Executor, is_complete, spread
+from sparkstorm.common.spark_versions import Executor
+from sparkstorm.driver.hosting.spread import is_complete, spread
 
 ROOMS = st.dictionaries(
     st.tuples(st.sampled_from("abcd"), st.integers(0, 2)), st.integers(1, 5), max_size=8

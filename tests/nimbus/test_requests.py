@@ -602,7 +602,7 @@ def test_an_accepted_request_is_not_waited_for_at_stores_that_are_gone() -> None
     def lose_stores(_step: str) -> None:
         bench.tree.is_down = True
 
-    with pytest.raises(StoreUnavailableError, match="was accepted, .*: look at the topology"):
+    with pytest.raises(StoreUnavailableError, match=r"was accepted, .*: look at the topology"):
         bench.service.rebalance("wc", RebalanceOptions(2), 40, lose_stores)
     assert bench.clock.now_ms() - asked_ms < 70_000
     bench.tree.is_down = False

@@ -34,7 +34,7 @@ _LIBRARIES = (
     "/dist-packages/",
     "/lib/python",
     "<frozen",
-    str(Path(__file__).parents[1]),
+    str(Path(__file__).parents[2]),
 )
 _MAX_CHARS = 8_000
 _MAX_END_CHARS = 500

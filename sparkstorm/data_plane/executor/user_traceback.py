@@ -35,7 +35,7 @@ outcome of a test.
 
 A handler passes them to `failure_of` or `raise_out_of_memory`: MemoryError ends the worker.
 """
-_OURS = str(Path(__file__).parents[1]) + os.sep
+_OURS = str(Path(__file__).parents[2]) + os.sep
 
 
 class Busy(NamedTuple):

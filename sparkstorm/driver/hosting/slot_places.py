@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sparkstorm.driver.hosting.spread import Executor, spread
+from sparkstorm.common.spark_versions import Executor
+from sparkstorm.driver.hosting.spread import spread
 
 _LOG = logging.getLogger(__name__)
 TRIES: Final = 6

@@ -31,6 +31,7 @@ from sparkstorm.common.errors import (
 )
 from sparkstorm.common.slot_spec import RestartPause
 from sparkstorm.common.spark_versions import (
+    Executor,
     cores_per_task,
     executor_of_group,
     executors_of,
@@ -43,7 +44,7 @@ from sparkstorm.common.spark_versions import (
 )
 from sparkstorm.driver.hosting.slot_places import SlotPlaces
 from sparkstorm.driver.hosting.spark_security import guard_accumulators, is_local
-from sparkstorm.driver.hosting.spread import Executor, is_complete
+from sparkstorm.driver.hosting.spread import is_complete
 
 _LOG = logging.getLogger(__name__)
 JOB_GROUP: Final = "sparkstorm-slot"
@@ -72,7 +73,7 @@ _NEVER_LOST: Final = ("spark.storage.blockManagerHeartbeatTimeoutMs", "7d")
 """
 _LOST: Final = "the process of this slot was lost"
 _CONTRADICTED = ("spark.speculation", "spark.dynamicAllocation.enabled")
-_PACKAGE_ROOT = str(Path(__file__).parents[2])
+_PACKAGE_ROOT = str(Path(__file__).parents[3])
 EXECUTOR_WAIT_MS = 60_000
 SETTLE_MS = 3_000
 STOP_WAIT_MS = 8_000

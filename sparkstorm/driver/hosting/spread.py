@@ -7,14 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-
-@dataclass(frozen=True, slots=True, order=True)
-class Executor:
-    """A Spark executor: its id, its host under Spark's name, and how many tasks it runs at once."""
-
-    id: str
-    host: str
-    room: int
+from sparkstorm.common.spark_versions import Executor
 
 
 @dataclass(frozen=True, slots=True)

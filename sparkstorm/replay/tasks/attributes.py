@@ -25,9 +25,7 @@ _SAMPLE = 16
 _MOST_BYTES = 64 * 1024
 _EXECUTE = "execute"
 _OPAQUE = "_thread", "threading", "_io", "socket", "ssl", "logging", "_contextvars"
-_OURS = tuple(
-    f"sparkstorm.{room}." for room in ("api", "executor", "tasks", "worker", "replay", "windowing")
-)
+_OURS = tuple(f"sparkstorm.{part}." for part in ("api", "common.windowing", "data_plane", "replay"))
 
 
 class Attributes:

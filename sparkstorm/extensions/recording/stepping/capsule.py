@@ -21,7 +21,7 @@ from sparkstorm.common.model.topology import Topology
 from sparkstorm.extensions.recording.capsule_files import NAMES_CODE, read_capsule
 from sparkstorm.extensions.recording.stepping.stepper import Step, Stepper
 
-_OURS = str(Path(__file__).parents[2])
+_OURS = str(Path(__file__).parents[3])
 # A loop of user code has more than can be read. Half shows less of a long loop, double makes a
 # notebook slow.
 _MOST_LINES = 10_000

@@ -1,0 +1,1 @@
+"""The control plane: schedulers, Nimbus, supervisors, and the cluster state in ZooKeeper."""

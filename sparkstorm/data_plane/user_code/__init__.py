@@ -1,0 +1,1 @@
+"""Code of a topology: packed and signed by the client, unpacked and loaded in the worker."""

@@ -1,0 +1,1 @@
+"""Views into a running topology: taps, traces and journeys of tuples, stacks of workers."""
