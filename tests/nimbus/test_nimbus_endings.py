@@ -145,6 +145,19 @@ def test_a_lost_assignment_is_not_replaced_by_that_of_an_earlier_topology_of_the
 # -- the sweep -------------------------------------------------------------------------------------
 
 
+def test_the_last_assignment_under_a_name_goes_a_week_after_its_last_use() -> None:
+    bench = Bench()
+    bench.submit("once")
+    bench.submit("lives", topology__workers=1)
+    bench.service.kill("once", 0)
+    bench.advance(30)
+    bench.tick(6 * 86_400_000)
+    assert bench.state.backup_names() == ["lives", "once"]
+    bench.tick(2 * 86_400_000)
+    bench.advance(5)
+    assert bench.state.backup_names() == ["lives"]
+
+
 def test_a_blob_that_nobody_names_goes_after_the_delay_and_a_new_one_stays_until_then() -> None:
     bench = Bench()
     bench.submit()

@@ -207,6 +207,14 @@ class StormState(NimbusState, GrayUpgradeState):
         """The last assignment that a topology of this name had."""
         return self._read_record(Assignment, paths.under(paths.ASSIGNMENTS_BACKUP, name))
 
+    def backup_names(self) -> list[str]:
+        """Names under which a last assignment is kept."""
+        return self._names(paths.ASSIGNMENTS_BACKUP)
+
+    def remove_backup_assignment(self, name: str) -> None:
+        """Forget the last assignment under a name."""
+        self.store.delete(paths.under(paths.ASSIGNMENTS_BACKUP, name))
+
     # -- supervisors -------------------------------------------------------------------------------
 
     def register_supervisor(self, info: SupervisorInfo) -> None:

@@ -45,6 +45,12 @@ _RETIRE_AGAIN_MS = 10_000
 _ASK_AGAIN_MS = 60_000  # the same for a look without a waiting client
 
 
+# A topology that is submitted again within a week gets its old places (use.old.assignment). With
+# names that are used once, the records would fill ZooKeeper.
+_BACKUP_MS = 7 * 86_400_000
+_BACKUPS_EVERY_MS = 3_600_000
+
+
 class TopologyCleanup:
     """Removal of ended topologies (REMOVE), and sweeps."""
 
@@ -58,6 +64,7 @@ class TopologyCleanup:
         self._next_sweep_ms = 0
         self._stray: set[str] = set()  # chunks that had no metadata at the last scan
         self._next_chunks_ms = 0
+        self._next_backups_ms = 0
         self.forgotten: Mapping[str, int] = {}
         """Number of keys by id of topologies that have data, and no base though they never
         ended.
@@ -213,6 +220,7 @@ class TopologyCleanup:
         if is_whole and not reading.problems:
             self._sweep_blobs(reading, named, now_ms)
             self._sweep_chunks(now_ms)
+            self._sweep_backups(reading, now_ms)
         return False
 
     def _compare_with_data(self, named: set[str], reading: Reading, now_ms: int) -> bool:
@@ -292,6 +300,21 @@ class TopologyCleanup:
                 continue
             keys |= upgrade.blob_keys() if upgrade else set()
         return keys, is_whole
+
+    def _sweep_backups(self, reading: Reading, now_ms: int) -> None:
+        """Remove last assignments under names that nothing has used for long."""
+        if now_ms < self._next_backups_ms:
+            return
+        self._next_backups_ms = now_ms + _BACKUPS_EVERY_MS
+        names = {base.name for base in reading.bases.values()} | {*self._state.deploy_names()}
+        for name in {*self._state.backup_names()} - names:
+            try:
+                last = self._state.read_backup_assignment(name)
+            except (StoreInconsistentError, TamperedBlobError):
+                last = None  # it is of no use to anybody
+            placed_ms = max(last.start_ms_by_executor.values(), default=0) if last else 0
+            if now_ms - placed_ms > _BACKUP_MS:
+                self._state.remove_backup_assignment(name)
 
     def _sweep_chunks(self, now_ms: int) -> None:
         """Delete chunks without metadata, which a put or delete that was cut has left; finding them
