@@ -24,6 +24,10 @@ _NO_JVM = (
     "or a name of this host that it cannot resolve (UnknownHostException: add '127.0.1.1 NAME' to /etc/hosts); "
     "what it said itself is above; nothing was begun"
 )
+_LOST_JVM = (
+    "its JVM ended, and with it this run: it was killed, also for want of memory (what it said itself is above); "
+    "give the same command again"
+)
 
 
 def guarded(run: Callable[[], int]) -> int:
@@ -43,6 +47,9 @@ def guarded(run: Callable[[], int]) -> int:
         if "JAVA_GATEWAY_EXITED" in str(error):
             print(f"Slots unavailable: {_NO_JVM}", file=sys.stderr, flush=True)
             return FAILED
+        if _is_of_lost_jvm(error):
+            print(f"Spark is gone: {_LOST_JVM}", file=sys.stderr, flush=True)
+            return FAILED
         # a fault of ours: report it, with all that helps to find it
         traceback.print_exc()
         print(
@@ -50,6 +57,19 @@ def guarded(run: Callable[[], int]) -> int:
             file=sys.stderr,
         )
         return FAILED
+
+
+def _is_of_lost_jvm(error: Exception) -> bool:
+    """Return whether py4j has lost its JVM: it raises an error of its own, lets the socket's
+    through, or takes a name for missing that nobody answered for.
+    """
+    if type(error).__name__ == "Py4JError":
+        return str(error).endswith("does not exist in the JVM")
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    is_cut = isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"
+    return is_cut and any(
+        str(frame.f_globals.get("__name__")).startswith("py4j.") for frame in frames[-3:]
+    )
 
 
 def leave(status: int) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkRuntimeError
 
 from sparkstorm.common.errors import SlotsUnavailableError
@@ -71,3 +76,38 @@ def test_a_jvm_that_ends_before_it_is_up_is_one_sentence(
     assert guarded(start) == FAILED
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "Spark's JVM ended while it was starting" in said
+
+
+def test_a_jvm_that_is_gone_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "py4j.java_gateway")  # a kept record keeps the socket
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+    def ask() -> int:
+        found: int = JavaGateway(gateway_parameters=GatewayParameters(port=port)).entry_point.any()
+        return found
+
+    assert guarded(ask) == FAILED
+    gc.collect()  # py4j leaves the socket that was refused
+    err = capsys.readouterr().err
+    assert err.startswith("Spark is gone: its JVM ended") and "Traceback" not in err
+
+
+def test_a_name_that_a_lost_jvm_does_not_answer_for_is_the_same_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def ask() -> int:
+        raise Py4JError("System does not exist in the JVM")
+
+    assert guarded(ask) == FAILED
+    assert capsys.readouterr().err.startswith("Spark is gone: its JVM ended")
+
+
+def test_an_error_of_a_socket_of_others_is_no_lost_jvm(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise ConnectionRefusedError("elsewhere")
+
+    assert guarded(fail) == FAILED
+    assert "SparkStorm failed unexpectedly" in capsys.readouterr().err
