@@ -89,6 +89,23 @@ Change = Callable[[Problem], object]
             lambda p: p["supervisors"][0].update(resources={"cpu": "much"}),
             "supervisors[0].resources.cpu",
         ),
+        (
+            lambda p: p["supervisors"][0].update(
+                resources={"supervisor.cpu.capacity": 100, "cpu.pcore.percent": 200}
+            ),
+            "supervisors[0].resources: supervisor.cpu.capacity and cpu.pcore.percent are the same",
+        ),
+        (
+            lambda p: p.update(
+                conf={
+                    "topology.component.resources.map": {
+                        "topology.component.cpu.pcore.percent": 1,
+                        "cpu.pcore.percent": 2,
+                    }
+                }
+            ),
+            "topology.component.cpu.pcore.percent and cpu.pcore.percent are the same resource",
+        ),
         (lambda p: p["supervisors"].append(p["supervisors"][0]), "supervisors: 's1' occurs twice"),
         (lambda p: p["topologies"].append(p["topologies"][0]), "topologies: 't' occurs twice"),
         (
@@ -126,6 +143,9 @@ def test_each_mistake_is_named(change: Change, text: str) -> None:
     assert text in error_of(json.dumps(asked))
 
 
+LIVING = [{"node": "s1", "host": "h1", "port": port, "tasks": [port]} for port in (1, 2)]
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -143,6 +163,18 @@ def test_each_mistake_is_named(change: Change, text: str) -> None:
             "more than 1000000 tasks",
         ),
         (lambda p: p.update(old_workers=[{"node": "s1"}]), "old_workers[0].host: missing"),
+        (
+            lambda p: p.update(assign_type="MONITOR", old_workers=LIVING, dead_tasks=[1]),
+            "supervisors[0].available: 2 is offered, but a worker of old_workers lives there",
+        ),
+        (
+            lambda p: p.update(conf={"use.userdefine.assignment": [{"port": 0}]}),
+            "use.userdefine.assignment[0].componentToNum: missing",
+        ),
+        (
+            lambda p: p.update(conf={"use.userdefine.assignment": [{"componentToNum": {}}]}),
+            "use.userdefine.assignment[0].port: missing (0 is any)",
+        ),
     ],
 )
 def test_mistakes_in_jstorm_problems_are_named_too(change: Change, text: str) -> None:

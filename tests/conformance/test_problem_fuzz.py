@@ -156,7 +156,7 @@ def test_any_literal_in_a_user_defined_worker_has_an_answer(
     name: str, literal: str, as_text: bool
 ) -> None:
     problem = copy.deepcopy(next(each for each in PROBLEMS if each["scheduler"] == "jstorm"))
-    worker = '{"componentToNum": {"split": 1}, ' + f'"{name}": {literal}' + "}"
+    worker = '{"componentToNum": {"split": 1}, "port": 0, ' + f'"{name}": {literal}' + "}"
     problem["conf"]["use.userdefine.assignment"] = [worker if as_text else MARK]
     checked(json.dumps(problem).replace(json.dumps(MARK), worker))
 
@@ -184,7 +184,7 @@ def test_any_literal_in_a_user_defined_worker_has_an_answer(
 )
 def test_numbers_of_a_user_defined_worker_are_bounded(wrong: str, words: str) -> None:
     problem = copy.deepcopy(next(each for each in PROBLEMS if each["scheduler"] == "jstorm"))
-    worker = '{"componentToNum": {"split": 1}, ' + wrong + "}"
+    worker = '{"componentToNum": {"split": 1}, "port": 0, ' + wrong + "}"
     problem["conf"]["use.userdefine.assignment"] = [worker]
     assert words in checked(json.dumps(problem))["error"]
 

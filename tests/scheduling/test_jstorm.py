@@ -87,7 +87,7 @@ def test_too_few_free_ports_name_all_three_numbers() -> None:
 
 
 def defined(counts: dict[str, int], **fields: Any) -> str:
-    return json.dumps({"componentToNum": json.dumps(counts), **fields})
+    return json.dumps({"componentToNum": json.dumps(counts), "port": "0", **fields})
 
 
 def test_user_defined_workers_come_first_with_their_tasks() -> None:

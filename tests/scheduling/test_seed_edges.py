@@ -73,7 +73,7 @@ def test_a_full_supervisor_takes_no_part_however_little_it_uses() -> None:
 
 def test_cpu_that_a_user_defined_is_kept() -> None:
     """S0.90."""
-    wanted = [{"componentToNum": {"in": 1}, "cpu": 3, "mem": 7, "hostName": "h-a"}]
+    wanted = [{"componentToNum": {"in": 1}, "port": 0, "cpu": 3, "mem": 7, "hostName": "h-a"}]
     asked = context(
         [JStormComponent("in", "spout", 2)],
         (SupervisorPorts("a", "h-a", (1, 2), (1, 2)),),

@@ -76,6 +76,12 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
     return sorted(plans.values(), key=lambda plan: plan.order)
 
 
+def living_workers(context: AssignContext) -> list[WorkerPlan]:
+    """Return the old workers that stay where they are."""
+    known = _without_unknown_tasks(context)
+    return [*_unstopped_workers(known), *_workers_to_keep(known, _tasks_without_place(known))]
+
+
 def _without_unknown_tasks(context: AssignContext) -> AssignContext:
     """Return the context without tasks of no component: a rebalance removed them, and old workers
     still list them.

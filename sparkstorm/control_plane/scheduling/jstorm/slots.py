@@ -144,7 +144,11 @@ def _whole(fields: Mapping[str, Any], name: str, most: int, where: str) -> int:
 
 def _definition(value: object, where: str) -> Definition:
     fields = _object(value, where)
-    counts = _object(fields.get("componentToNum") or {}, f"{where}.componentToNum")
+    # JStorm leaves a worker without them out, and says so in its log alone.
+    for name, remedy in (("componentToNum", "tasks by component"), ("port", "0 is any")):
+        if fields.get(name) in (None, ""):
+            raise InvalidConfigError(f"{where}.{name}: missing ({remedy})")
+    counts = _object(fields["componentToNum"], f"{where}.componentToNum")
     return Definition(
         {name: _whole(counts, name, MOST_TASKS, f"{where}.componentToNum") for name in counts},
         _text(fields, "hostName", where),

@@ -49,6 +49,15 @@ def normalised(resources: Mapping[str, Any] | None) -> dict[str, float]:
     return {_WORDS.get(name, name): float(amount) for name, amount in (resources or {}).items()}
 
 
+def named_twice(resources: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names under which a resource occurs that has several; one amount would be lost."""
+    for name in resources:
+        same = tuple(each for each in resources if _WORDS.get(each, each) == _WORDS.get(name, name))
+        if len(same) > 1:
+            return same
+    return ()
+
+
 def _own_requests(conf: Conf) -> dict[str, float]:
     own = {_WORDS[key]: float(conf[key]) for key in _COMPONENT_KEYS if conf.get(key) is not None}
     return own | normalised(RequestSettings.of_partial(conf).others)

@@ -18,6 +18,7 @@ from sparkstorm.common.model.strict import (
     whole,
 )
 from sparkstorm.control_plane.scheduling.records import InputView
+from sparkstorm.control_plane.scheduling.resource.resources import named_twice
 
 # of an integer; a float holds no more, and Python refuses to read more than 4,300
 MOST_DIGITS = 300
@@ -151,6 +152,16 @@ def no_duplicates(names: Iterable[str], *path: str) -> None:
 # -- configuration ---------------------------------------------------------------------------------
 
 
+def _resources(value: object) -> Mapping[str, float]:
+    found: Mapping[str, float] = reader_of(Mapping[str, Number])(value)
+    if same := named_twice(found):
+        raise UnfitValueError(f"{' and '.join(same)} are the same resource")
+    return found
+
+
+Resources = Annotated[Mapping[str, float], _resources]
+
+
 def _hosts_or_machines(value: object) -> object:
     """Read Storm's isolation, {topology: machines}, or JStorm's, a list of hosts."""
     return reader_of(Mapping[str, Positive] if isinstance(value, dict) else tuple[Text, ...])(value)
@@ -183,7 +194,7 @@ _HINTS: Mapping[str, Hashable] = {
     "topology.component.resources.onheap.memory.mb": Number,
     "topology.component.resources.offheap.memory.mb": Number,
     "topology.component.cpu.pcore.percent": Number,
-    "topology.component.resources.map": Mapping[str, Number],
+    "topology.component.resources.map": Resources,
     "topology.acker.resources.onheap.memory.mb": Number,
     "topology.acker.resources.offheap.memory.mb": Number,
     "topology.acker.cpu.pcore.percent": Number,

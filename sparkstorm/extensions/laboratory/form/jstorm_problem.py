@@ -15,7 +15,7 @@ from sparkstorm.control_plane.scheduling.jstorm.records import (
     WorkerPlan,
     give_task_ids,
 )
-from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks
+from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks, living_workers
 from sparkstorm.control_plane.scheduling.jstorm.slots import definitions
 from sparkstorm.extensions.laboratory.form.fields import (
     ABSENT,
@@ -146,8 +146,21 @@ def context_from(value: object) -> AssignContext:
     """Read a problem; InvalidConfigError names the field that is wrong."""
     with named_errors(InvalidConfigError, "problem"):
         found = read_as(_Problem, value).context()
+        _check_offers(found)
     definitions(found)  # refuse a malformed definition even if no worker is needed
     return found
+
+
+def _check_offers(context: AssignContext) -> None:
+    """Refuse an offered port in which a living worker sits: a worker that were placed there would
+    lose its tasks.
+    """
+    offers = {each.id: (at, each.available) for at, each in enumerate(context.supervisors)}
+    for worker in living_workers(context):
+        at, offered = offers.get(worker.node, (0, ()))
+        if worker.port in offered:
+            sentence = f"{worker.port} is offered, but a worker of old_workers lives there"
+            raise UnfitValueError(sentence, "supervisors", at, "available")
 
 
 def _as_counted(

@@ -37,6 +37,7 @@ from sparkstorm.extensions.laboratory.form.fields import (
     Kind,
     Number,
     Port,
+    Resources,
     Settings,
     Text,
     no_duplicates,
@@ -125,7 +126,7 @@ class _Supervisor:
     ports: tuple[Port, ...]
     rack: Text | None = None
     uptime_secs: Count = ABSENT
-    resources: Mapping[str, Number] = field(default_factory=dict)
+    resources: Resources = field(default_factory=dict)
 
     def view(self) -> SupervisorView:
         uptime_ms = None if self.uptime_secs is None else self.uptime_secs * 1000
