@@ -155,12 +155,12 @@ def with_idle_rules(problem: Problem, rng: Random) -> Problem:
     """Return a problem that moves workers to supervisors without any, which Storm 3 knows, in seven
     of ten draws.
 
-    The harness gives supervisors no uptime, so how long they have been up does not count.
+    Of supervisors that have been up for an hour, 1,200 periods of three seconds are just enough.
     """
     rules = {
         "nimbus.even.rebalance.idle.supervisor.enabled": rng.random() < 0.7,
         "nimbus.even.rebalance.max.free.per.topology": rng.choice((0, 0, 1, 2)),
-        "nimbus.even.rebalance.idle.supervisor.min.stable.rounds": 0,
+        "nimbus.even.rebalance.idle.supervisor.min.stable.rounds": rng.choice((0, 3, 1200, 1201)),
     }
     return (
         problem

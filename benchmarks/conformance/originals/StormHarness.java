@@ -222,9 +222,26 @@ public final class StormHarness {
             Map<String, Double> resources = new HashMap<>();
             object(fields.getOrDefault("resources", Map.of()))
                 .forEach((name, amount) -> resources.put(name, ((Number) amount).doubleValue()));
-            found.put(id, new SupervisorDetails(id, (String) fields.get("host"), null, ports, resources));
+            SupervisorDetails made = new SupervisorDetails(id, (String) fields.get("host"), null, ports, resources);
+            if (fields.get("uptime_secs") instanceof Number seconds) {
+                setUptime(made, seconds.longValue());
+            }
+            found.put(id, made);
         }
         return found;
+    }
+
+    /** Gives a supervisor its uptime, by which Storm 3 tells stable ones; 2.x has no such field. */
+    private static void setUptime(SupervisorDetails of, long seconds) {
+        try {
+            java.lang.reflect.Field field = SupervisorDetails.class.getDeclaredField("uptimeSecs");
+            field.setAccessible(true);
+            field.setLong(of, seconds);
+        } catch (NoSuchFieldException ignored) {
+            return;
+        } catch (IllegalAccessException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     private static Map<String, List<String>> racks(Map<String, Object> problem) {
