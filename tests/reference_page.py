@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from sparkstorm.common.extension_points import BUILT_IN
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 MODULES = (
@@ -46,11 +48,14 @@ def _tree(module: str) -> ast.Module:
 
 def _imported(module: str) -> dict[str, tuple[str, str]]:
     """Return the names that a module takes from others, each with its module and name there."""
-    return {
+    point = module.removeprefix("sparkstorm.")
+    plugged = (named.split(":") for named in BUILT_IN.get(point, ()))
+    return {name: (place, name) for place, name in plugged} | {
         alias.asname or alias.name: (str(node.module), alias.name)
         for node in ast.walk(_tree(module))
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sparkstorm")
         for alias in node.names
+        if alias.name != "extensions_at"
     }
 
 

@@ -32,6 +32,7 @@ from sparkstorm.common.settings import (
     RequestSettings,
     StateSettings,
     SubmissionSettings,
+    WorkerSettings,
 )
 from sparkstorm.control_plane.blobs.store import BlobStore
 from sparkstorm.control_plane.cluster.request_checks import (
@@ -42,7 +43,6 @@ from sparkstorm.control_plane.cluster.request_checks import (
 )
 from sparkstorm.data_plane.checkpoint.restore import Seeds
 from sparkstorm.data_plane.executor.lazy_state import LazyState
-from sparkstorm.extensions.recording.recorder import check_recorded
 
 _LOG = logging.getLogger(__name__)
 _NO_BASE: Any = None
@@ -84,7 +84,7 @@ def prepare(
     validate(topology)
     check_components(topology, cluster_conf, name)
     check_resources(f"configuration of {name}", RequestSettings.of_partial(conf).others or {})
-    check_recorded(topology, total)
+    _check_recorded(topology, total)
     validate_sizes(total, topology_id)
     register(SubmissionSettings.of(total).serializers)
     check_choice(total)
@@ -202,3 +202,12 @@ def sow(
     lazy = {c.id: write for c in bolts if StateSettings.of(conf, c.conf).backend == "lazy"}
     for task, entries in seeds.journals(component_by_task, lazy):
         seeding.sow(task, entries)
+
+
+def _check_recorded(topology: Topology, conf: Mapping[str, Any]) -> None:
+    bolts = sorted(component.id for component in topology.bolts)
+    for name in WorkerSettings.of(conf).recorded_components:
+        if name not in bolts:
+            raise InvalidTopologyError(
+                f"topology.record.components names {name!r:.80}, which is no bolt: {', '.join(bolts)} are"
+            )

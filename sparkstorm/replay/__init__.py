@@ -1,9 +1,10 @@
 """Batch replay: runs a topology over DataFrames, one Spark stage per group of bolts."""
 
+from typing import Any
+
+from sparkstorm.common.extension_points import extensions_at
 from sparkstorm.common.model.values.tagged import from_json as read_json
 from sparkstorm.common.model.values.tagged import read_value
-from sparkstorm.extensions.recording.capsule_files import write_capsule
-from sparkstorm.extensions.recording.stepping.capsule import Capsule, open_capsule
 from sparkstorm.replay.back_fill import back_fill, back_fill_locally
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.local import LocalResults, replay_locally
@@ -28,3 +29,12 @@ __all__ = [
     "replay_locally",
     "write_capsule",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what an extension adds to this module: capsules."""
+    if name in __all__:
+        for added in extensions_at("replay"):
+            if added.__name__ == name:
+                return added
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -34,6 +34,7 @@ from sparkstorm.data_plane.transport.base import Transport
 from sparkstorm.data_plane.transport.local import LocalReplica
 from sparkstorm.data_plane.worker.epoch import RandomIds
 from sparkstorm.data_plane.worker.epoch_budget import Budget
+from sparkstorm.data_plane.worker.extension import ExtensionHost, worker_extensions
 from sparkstorm.data_plane.worker.main import exit_code_of
 from sparkstorm.data_plane.worker.parts import WorkerParts
 from sparkstorm.data_plane.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
@@ -42,7 +43,6 @@ from sparkstorm.data_plane.worker.tasks.blocking_spout import ThreadedSpout
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.data_plane.worker.worker import Worker
 from sparkstorm.extensions.cells.cells import CellsTransport
-from sparkstorm.extensions.recording.live_shadows import LiveShadows
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_transport import SimForeign, SimTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
@@ -175,14 +175,14 @@ class InProcessWorker:
             if cell != spec.cell
         }
         self._tasks = tuple(spec.tasks())
-        shadows = LiveShadows(spec, self.clock.now_ms, self._read_code, is_threaded=False)
+        host = ExtensionHost(spec, self.clock.now_ms, self._read_code, is_threaded=False)
         self.run = WorkerRun(
             spec,
             self,
             self.clock,
             Beats(self, self.clock),
             lambda: self._start(spec),
-            shadows=shadows,
+            extensions=worker_extensions(host),
         )
         self._around.simulation.add(self)
 
@@ -330,6 +330,8 @@ class InProcessWorker:
             self.run.close()
         if worker is not None and code != ExitCode.STOPPED:
             worker.task_set.abandon()
+            for extension in self.run.extensions if self.run is not None else ():
+                extension.abandon()
         self._around.simulation.discard(self)
         self._on_news()
 

@@ -195,12 +195,17 @@ class SimSlot:
 
     def close(self) -> None:
         """End the slot and its worker in an orderly way."""
-        worker = self.worker
-        if worker is not None:
-            worker.close()
-            assert self.process is not None
+        if self.worker is not None:
+            assert self.process is not None and self.process.run is not None
+            self.process.run.stop()
             self.process.end(0, "stopped")
         self.die()
+
+    def look(self, now_ms: int) -> None:
+        """Let its worker look for open taps, as the loop of a worker process does once a second."""
+        if self.worker is not None and self.process is not None and self.process.run is not None:
+            for extension in self.process.run.extensions:
+                extension.after_beat(now_ms)
 
     def hold(self, ms: int) -> None:
         """Let the slot's main thread do nothing for so long."""

@@ -189,8 +189,7 @@ def look(cluster: LocalCluster) -> None:
     """Let every worker look, as the loop of a worker process does once a second."""
     cluster.advance(seconds=1)
     for slot in cluster.topology().workers:
-        assert slot.worker is not None
-        slot.worker.taps.look(cluster.now_ms)
+        slot.look(cluster.now_ms)
 
 
 def traced(

@@ -98,12 +98,12 @@ def test_a_worker_of_a_simulation_shows_its_stack_while_somebody_looks() -> None
             stacks_name(slot.worker.parts.plan.owner),
             LocalReader(run.cluster.topology().store),
         )
-        slot.worker.taps.look(run.cluster.now_ms)
+        slot.look(run.cluster.now_ms)
         assert reader.samples(name, START.entry) == []
         reader.open_tap(name)
         for _ in range(3):
             run.cluster.advance(seconds=1)
-            slot.worker.taps.look(run.cluster.now_ms)
+            slot.look(run.cluster.now_ms)
         found = merged(
             "", 1, [s for _, data in reader.samples(name, START.entry) if (s := _read(data))]
         )

@@ -25,8 +25,7 @@ def looking(at: Served, text: str = "two words") -> Iterator[None]:
             at.run.cluster.run_until_idle()
             at.run.cluster.advance(seconds=1)
             for slot in at.run.cluster.topology("words").workers:
-                if slot.worker is not None:
-                    slot.worker.taps.look(at.run.cluster.now_ms)
+                slot.look(at.run.cluster.now_ms)
 
     thread = threading.Thread(target=run)
     thread.start()

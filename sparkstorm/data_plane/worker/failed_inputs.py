@@ -25,7 +25,7 @@ from sparkstorm.data_plane.transport.progress import TaskCounts
 from sparkstorm.data_plane.worker.epoch import Epoch
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask, PendingInput
 from sparkstorm.data_plane.worker.tasks.circuit_breaker import CircuitBreaker
-from sparkstorm.extensions.recording.capsules import Capsules
+from sparkstorm.data_plane.worker.tasks.letters import Letters
 
 
 class FailedInputs:
@@ -35,14 +35,14 @@ class FailedInputs:
 
     def __init__(
         self,
-        capsules: Capsules,
+        letters: Letters,
         count: Callable[[int], TaskCounts],
         report: ReportError,
         now_ms: Callable[[], int],
         breaker: CircuitBreaker,
     ) -> None:
-        self._capsules = capsules
-        plan = self._plan = capsules.plan
+        self._letters = letters
+        plan = self._plan = letters.plan
         self._breaker = breaker
         self._count = count
         self._report = report
@@ -91,7 +91,7 @@ class FailedInputs:
         is_last = held.attempts == self._policy.retries
         self._breaker.note_try(bolt.component)
         with (
-            self._capsules.noting(bolt) if is_last else contextlib.nullcontext(),
+            self._letters.noting(bolt) if is_last else contextlib.nullcontext(),
             bolt.placed(held.tuple),
         ):
             failed = bolt.execute_tuples(epoch, [held.tuple])
@@ -129,7 +129,7 @@ class FailedInputs:
         what = bolt.runner.parked_as(tup, failure.kind is FailureKind.KILLED)
         # Encoded now and not with the commit: the state that the call met is that of this moment.
         self.parked.append(
-            self._capsules.letter(bolt, what, attempts, failure).encode(self._plan.codec)
+            self._letters.letter(bolt, what, attempts, failure).encode(self._plan.codec)
         )
         self._count(bolt.task).parked += 1
         text = f"parked after {counted(attempts, 'try', 'tries')}: {failure.text}"

@@ -38,6 +38,7 @@ from sparkstorm.data_plane.transport.durability import (
 from sparkstorm.data_plane.transport.redis import RedisTransport
 from sparkstorm.data_plane.user_code.topology_code import open_topology
 from sparkstorm.data_plane.worker.epoch import RandomIds
+from sparkstorm.data_plane.worker.extension import ExtensionHost, worker_extensions
 from sparkstorm.data_plane.worker.parts import WorkerParts
 from sparkstorm.data_plane.worker.run import (
     BEAT_EVERY_MS,
@@ -85,6 +86,7 @@ def run_worker(spec: WorkerSpec, control: WorkerControl) -> int:
             beats,
             lambda: _start(spec, control, clock, transport, wake_up.send),
             levels.apply,
+            worker_extensions(ExtensionHost(spec, clock.now_ms)),
         )
         return drive(run, control, clock, transport, wake_up)
     finally:

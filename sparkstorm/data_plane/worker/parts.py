@@ -24,10 +24,10 @@ from sparkstorm.data_plane.worker.counting.meters import Meters, Reporter
 from sparkstorm.data_plane.worker.epoch import IdSource, key_source
 from sparkstorm.data_plane.worker.failed_inputs import FailedInputs
 from sparkstorm.data_plane.worker.tasks.circuit_breaker import CircuitBreaker
+from sparkstorm.data_plane.worker.tasks.letters import Letters
 from sparkstorm.data_plane.worker.tasks.store_witness import claimed
 from sparkstorm.data_plane.worker.tasks.task_factory import TaskFactory, WorkerServices
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.extensions.recording.capsules import Capsules
 
 
 class WorkerParts:
@@ -69,9 +69,9 @@ class WorkerParts:
         self.backpressure = Backpressure(plan, self.task_set.load_rings())
         self.counters = Counters(plan, self.task_set, self.progress, self.meters)
         self.breaker = CircuitBreaker(plan, self.task_set.bolts, self.counters.of, self.report)
-        capsules = Capsules(plan, self.task_set.bolts.values())
+        self.letters = Letters(plan)
         self.failures = FailedInputs(
-            capsules, self.counters.of, self.report, clock.now_ms, self.breaker
+            self.letters, self.counters.of, self.report, clock.now_ms, self.breaker
         )
 
     def report(self, failure: Failure, count: int = 1) -> None:

@@ -10,7 +10,7 @@ simulation runs the rest as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.common.clock import Clock
@@ -26,7 +26,6 @@ from sparkstorm.common.model.worker_messages import (
     Passed,
     Ready,
     SetLogLevels,
-    SetShadow,
     SetStatus,
     Stop,
     Trying,
@@ -39,10 +38,10 @@ from sparkstorm.data_plane.executor.lazy_state import surfacing
 from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
 from sparkstorm.data_plane.user_code.local_modules import missing_module
 from sparkstorm.data_plane.worker.epoch_budget import Budget
+from sparkstorm.data_plane.worker.extension import WorkerExtension
 from sparkstorm.data_plane.worker.parts import WorkerParts
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.data_plane.worker.worker import Worker
-from sparkstorm.extensions.recording.live_shadows import LiveShadows
 
 # Many beats within the worker time-out (supervisor.worker.timeout.secs, 30 s), so that one lost or
 # late beat ends no worker. Twice as often, slots would read twice as many lines; half as often,
@@ -142,11 +141,11 @@ class WorkerRun:
         beats: Beats,
         start: Callable[[], Worker],
         set_log_levels: Callable[[Mapping[str, str]], None] = lambda _: None,
-        shadows: LiveShadows | None = None,
+        extensions: Sequence[WorkerExtension] = (),
     ) -> None:
         self._order = SetStatus(spec.status, spec.activations)
         self._set_log_levels = set_log_levels
-        self._shadows = shadows or LiveShadows(spec, clock.now_ms)
+        self.extensions = extensions
         self._control = control
         self._clock = clock
         self._beats = beats
@@ -185,13 +184,28 @@ class WorkerRun:
         """Send a heartbeat when one is due; whether it was."""
         if self.worker is None or self._clock.now_ms() - self._beats.sent_ms < BEAT_EVERY_MS:
             return False
-        self._beats.send({**self.worker.summary(), **self._shadows.figures()})
-        self.worker.taps.look(self._clock.now_ms())
+        stats = self.worker.summary()
+        for extension in self.extensions:
+            stats |= extension.figures()
+        self._beats.send(stats)
+        for extension in self.extensions:
+            extension.after_beat(self._clock.now_ms())
         return True
 
     def close(self) -> None:
-        """End what runs beside the worker."""
-        self._shadows.end()
+        """End what the extensions run outside the worker's loop."""
+        for extension in self.extensions:
+            extension.end()
+
+    def stop(self) -> None:
+        """End the worker in an orderly way, after its last commit."""
+        # Before the worker: a live shadow is two processes more, and the slot kills this one when
+        # `cleanup` takes longer than supervisor.worker.shutdown.sleep.secs.
+        self.close()
+        if self.worker is not None:
+            self.worker.close()
+            for extension in self.extensions:
+                extension.close()
 
     @property
     def beat_due_ms(self) -> int:
@@ -200,20 +214,17 @@ class WorkerRun:
 
     def _obey(self, command: WorkerCommand) -> None:
         if isinstance(command, Stop):
-            # Shadows first: they are two processes more, and the slot kills this one when `cleanup`
-            # takes longer than supervisor.worker.shutdown.sleep.secs.
-            self.close()
-            if self.worker is not None:
-                self.worker.close()
+            self.stop()
             self.exit_code = ExitCode.STOPPED
         elif isinstance(command, SetStatus):
             self._order = command
             if self.worker is not None:
                 self.worker.follow(command)
-        elif isinstance(command, SetShadow) and self.worker is not None:
-            self._shadows.follow(command, self.worker.task_set)
         elif isinstance(command, SetLogLevels):
             self._set_log_levels(command.levels)
+        elif self.worker is not None:
+            for extension in self.extensions:
+                extension.follow(command, self.worker.parts)
 
     def _try_start(self) -> bool:
         try:
@@ -223,6 +234,8 @@ class WorkerRun:
         except StoreFullError as error:
             self._beats.while_waiting(str(error))
             return False
+        for extension in self.extensions:
+            extension.attach(self.worker.parts)
         self._control.send(Ready())
         # The newest order, not that of the spec: one may have come while a full store kept the
         # start waiting.

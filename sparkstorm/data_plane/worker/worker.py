@@ -35,9 +35,6 @@ from sparkstorm.data_plane.worker.tasks.acker_task import CatchUp
 from sparkstorm.data_plane.worker.tasks.store_witness import StoreWitness
 from sparkstorm.data_plane.worker.tasks.task_factory import TaskSet
 from sparkstorm.data_plane.worker.timers import Timeouts, TimerService
-from sparkstorm.extensions.tracing.stacks import StackTap
-from sparkstorm.extensions.tracing.taps import Taps
-from sparkstorm.extensions.tracing.traces import Traces
 
 _NEVER = float("inf")
 
@@ -60,12 +57,6 @@ class Worker:
         self._laps = LoopTime(self.progress.loop_us, clock.now_us())
         self._budget = make_budget(EpochSettings.of(plan.conf))
         self._window = ReadWindow()
-        senders = self._task_set.senders()
-        others = (
-            Traces(senders, plan.owner, clock.now_us),
-            StackTap(plan.owner, clock.now_ms, parts.beside),
-        )
-        self.taps = Taps(senders, parts.transport, clock.now_ms, others)
         self._timeouts = Timeouts(parts)
         self._timers = TimerService(parts)
         self._sinks = Sinks(parts)

@@ -33,14 +33,6 @@ _UNLIMITED = 1 << 60
 ReadCode = Callable[[Path], bytes | None]
 
 
-def read_file(path: Path) -> bytes | None:
-    """Return a blob of this host's disk; None when it is gone."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
 class LiveShadows:
     """The shadow of one worker process, if it has one; steps between two epochs."""
 
@@ -48,8 +40,8 @@ class LiveShadows:
         self,
         spec: WorkerSpec,
         now_ms: Callable[[], int],
-        read_code: ReadCode = read_file,
-        is_threaded: bool = True,
+        read_code: ReadCode,
+        is_threaded: bool,
     ) -> None:
         self._spec = spec
         self._now_ms = now_ms

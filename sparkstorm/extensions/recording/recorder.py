@@ -14,15 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.names import file_name
-from sparkstorm.common.model.topology import WATERMARK_STREAM, Topology
+from sparkstorm.common.model.topology import WATERMARK_STREAM
 from sparkstorm.common.model.tuples import Source, Tuple
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.common.settings import ComponentSettings, WorkerSettings
+from sparkstorm.common.settings import ComponentSettings
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.task_observer import TaskObserver
 from sparkstorm.extensions.recording.segments import (
@@ -276,13 +275,3 @@ class Recording:
         """Close every segment."""
         if self._desk is not None:
             self._desk.close(self._files)
-
-
-def check_recorded(topology: Topology, conf: Mapping[str, Any]) -> None:
-    """InvalidTopologyError when topology.record.components names what is no bolt."""
-    bolts = [c.id for c in topology.bolts]
-    for component in WorkerSettings.of(conf).recorded_components:
-        if component not in bolts:
-            raise InvalidTopologyError(
-                f"{COMPONENTS} names {component!r:.80}, which is no bolt: {', '.join(sorted(bolts))} are"
-            )

@@ -23,7 +23,7 @@ from sparkstorm.api.hooks import WorkerContext, WorkerHook
 from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_bolt
-from sparkstorm.common.errors import StoreInconsistentError, WorkerFailedError
+from sparkstorm.common.errors import StoreInconsistentError
 from sparkstorm.common.grouping.load_ring import LoadRing
 from sparkstorm.common.model.roots import brought_home
 from sparkstorm.common.model.topology import ACKER, MASTER
@@ -67,7 +67,6 @@ from sparkstorm.data_plane.worker.tasks.inbox import Inbox
 from sparkstorm.data_plane.worker.tasks.spout_task import SpoutCollector, SpoutTask
 from sparkstorm.data_plane.worker.tasks.states import expecting, stored_state
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
-from sparkstorm.extensions.recording.recorder import COMPONENTS, Recorder, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,6 @@ class TaskSet:
     ackers: dict[int, AckerTask] = field(default_factory=dict)
     journals: dict[int, Journal] = field(default_factory=dict)
     inboxes: dict[int, Inbox] = field(default_factory=dict)
-    recording: Recording | None = None
     metrics: dict[int, TaskMetrics] = field(default_factory=dict)
     worker_hooks: list[WorkerHook] = field(default_factory=list)
 
@@ -149,8 +147,6 @@ class TaskSet:
                 } or dict.fromkeys(self.ackers, ACKER)
                 task = min(component_by_task, default=0)
                 self.report_error(report_of(error, component_by_task.get(task, ACKER), task))
-        if self.recording is not None:
-            self.recording.close()
 
     def abandon(self) -> None:
         """End threads and files without cleanup, as the death of a worker process does; for
@@ -164,8 +160,6 @@ class TaskSet:
                 # A simulated death must end real threads, which would outlive it and wake a worker
                 # that is gone.
                 component.abandon()
-        if self.recording is not None:
-            self.recording.abandon()
 
     def senders(self) -> list[SpoutTask | BoltTask]:
         """Every task that runs user code."""
@@ -268,9 +262,7 @@ class TaskFactory:
         elif self._plan.topology.components[component].kind == "spout":
             task_set.spouts[task] = self._spout(task, component, task_set, record)
         else:
-            task_set.bolts[task] = bolt = self._bolt(task, component, task_set, record)
-            if component in self._plan.settings.recorded_components:
-                bolt.observers.append(self._recorder(bolt, task_set))
+            task_set.bolts[task] = self._bolt(task, component, task_set, record)
 
     def _kind_of_frames(self, component: str) -> int:
         """Return the kind of frame that a task of this component receives: acker messages, settled
@@ -281,28 +273,6 @@ class TaskFactory:
         if component == MASTER:
             return ROWS
         return SETTLED if self._plan.topology.components[component].kind == "spout" else ROWS
-
-    def _recorder(self, bolt: BoltTask, task_set: TaskSet) -> Recorder:
-        plan = self._plan
-        now_ms = self._around.now_ms
-        directory = plan.settings.record_directory or plan.log_dir
-        if not directory:
-            raise WorkerFailedError(
-                f"{COMPONENTS} is set, but topology.record.directory is not: nobody here has a folder for logs"
-            )
-        if task_set.recording is None:
-            task_set.recording = Recording(
-                str(directory), plan.topology_id, now_ms, is_threaded=bool(plan.log_dir)
-            )
-        index = self._tasks[bolt.component].index(bolt.task)
-        return task_set.recording.recorder(
-            bolt.component,
-            bolt.task,
-            index,
-            plan.token_by_task[bolt.task],
-            plan.component_settings(bolt.component),
-            bolt.state,
-        )
 
     def _emitter(self, task: int, component: str) -> Emitter:
         _, _, routes, timed_outputs = self._parts.outputs(
