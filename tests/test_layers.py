@@ -70,17 +70,11 @@ CORE = {"common", "api", "data_plane", "control_plane", "replay", "client", "dri
 # imports of the core that a door is still to replace; nothing is added here
 AWAITING_A_DOOR = {
     "client.access -> extensions.cells.cells_reader",
-    "client.access -> extensions.insight.reading",
-    "client.handle -> extensions.insight.health",
-    "client.handle -> extensions.insight.reading",
     "client.handle -> extensions.tracing.client_stacks",
     "client.handle -> extensions.tracing.client_taps",
     "client.handle -> extensions.tracing.client_traces",
     "client.handle -> extensions.tracing.journey",
     "client.handle -> extensions.upgrade.handle",
-    "client.readings -> extensions.insight.health",
-    "client.readings -> extensions.insight.reading",
-    "client.worker_problems -> extensions.insight.reading",
     "control_plane.cluster.storm_state -> extensions.upgrade.state",
     "control_plane.nimbus.assigner -> extensions.upgrade.master_duties",
     "control_plane.nimbus.duties -> extensions.upgrade.master_duties",
@@ -519,7 +513,7 @@ KEYS_CHECKED_IN = {
     "common/model/shared_memory.py",
     "control_plane/cluster/request_checks.py",
     "client/service.py",
-    "extensions/insight/cluster_views.py",  # resources of a supervisor, which have the names of its keys
+    "client/insight/cluster_views.py",  # resources of a supervisor, which have the names of its keys
 }
 READERS = {"get", "pop", "text", "integer", "flag", "millis"}
 

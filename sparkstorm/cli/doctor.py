@@ -17,9 +17,9 @@ from sparkstorm.common.model.names import shown
 from sparkstorm.common.model.task_beats import NO_COUNTS, Counts
 
 if TYPE_CHECKING:
+    from sparkstorm.client.insight.health import Culprit, Health, TaskLoad
+    from sparkstorm.client.insight.records import CulpritView
     from sparkstorm.driver.machine_checks import Finding
-    from sparkstorm.extensions.insight.health import Culprit, Health, TaskLoad
-    from sparkstorm.extensions.insight.records import CulpritView
 
 
 def add_verbs(verbs: Any) -> None:

@@ -28,7 +28,7 @@ from sparkstorm.common.errors import InvalidConfigError, NotAliveError, StoreUna
 from sparkstorm.common.model.names import shown
 
 if TYPE_CHECKING:
-    from sparkstorm.extensions.insight.records import TopologyView
+    from sparkstorm.client.insight.records import TopologyView
 
 _RATES = ("emitted", "executed", "acked", "failed")
 _WIDTHS = {
@@ -112,7 +112,7 @@ def monitor(arguments: argparse.Namespace) -> int:
         if view.problem:
             raise StoreUnavailableError(view.problem)
         if arguments.component:
-            from sparkstorm.extensions.insight.sampler import check_component
+            from sparkstorm.client.insight.sampler import check_component
 
             check_component(view, arguments.component)
         if not is_for_programs(arguments):

@@ -16,9 +16,7 @@ from textual.events import Key
 from textual.widgets import DataTable, Static
 
 from sparkstorm.cli.common import clock_time
-from sparkstorm.common.errors import NotAliveError
-from sparkstorm.common.model.names import shown
-from sparkstorm.extensions.insight.records import (
+from sparkstorm.client.insight.records import (
     WINDOWS_S,
     ClusterView,
     HostView,
@@ -26,7 +24,9 @@ from sparkstorm.extensions.insight.records import (
     Window,
     WorkerView,
 )
-from sparkstorm.extensions.insight.sampler import ReadModel
+from sparkstorm.client.insight.sampler import ReadModel
+from sparkstorm.common.errors import NotAliveError
+from sparkstorm.common.model.names import shown
 
 _EVERY_S = 1.0  # the sampler's own period; half would show most samples twice
 # the first is what health calls slow

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkstorm.client.insight.reading import JUDGED_MS
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
@@ -31,7 +32,6 @@ from sparkstorm.common.settings import (
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.data_plane.transport.reader import RedisReader, is_kept_in
 from sparkstorm.extensions.cells.cells_reader import RedisCellsReader
-from sparkstorm.extensions.insight.reading import JUDGED_MS
 
 AnyReader = RedisReader | RedisCellsReader
 """Reader of a topology in one store, or in several."""

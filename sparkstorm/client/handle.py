@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.access import AnyReader, ClusterAccess
 from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.client.insight.health import Health
+from sparkstorm.client.insight.reading import JUDGED_MS
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
 from sparkstorm.client.worker_problems import worker_problems
@@ -25,8 +27,6 @@ from sparkstorm.common.model.task_beats import TaskBeats
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.data_plane.transport.keys import tap_name
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge, percentile_ms
-from sparkstorm.extensions.insight.health import Health
-from sparkstorm.extensions.insight.reading import JUDGED_MS
 from sparkstorm.extensions.tracing.client_taps import Sample, samples
 from sparkstorm.extensions.upgrade.handle import Upgrades
 

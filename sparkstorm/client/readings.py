@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from sparkstorm.client.insight.health import Look
+from sparkstorm.client.insight.reading import JUDGED_MS, Reading, TopologyReading
 from sparkstorm.client.service import NimbusService
 from sparkstorm.client.worker_problems import FEWEST_BEATS, DeadWorkers, Worker, worker_problems
 from sparkstorm.common.clock import Clock
@@ -33,8 +35,6 @@ from sparkstorm.common.settings import SupervisorSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
 from sparkstorm.data_plane.transport.progress import EARLIER_MS, Progress
-from sparkstorm.extensions.insight.health import Look
-from sparkstorm.extensions.insight.reading import JUDGED_MS, Reading, TopologyReading
 
 _LEAST_MS = 4_000
 _Placed = tuple[Assignment | None, tuple[WorkerBeat, ...]]

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from sparkstorm.extensions.insight.records import ClusterView, ComponentView, TopologyView, to_json
+from sparkstorm.client.insight.records import ClusterView, ComponentView, TopologyView, to_json
 from sparkstorm.web.picture import graph
 
 RECENT = "1m"

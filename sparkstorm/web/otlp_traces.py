@@ -26,9 +26,9 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from sparkstorm import __version__
 from sparkstorm.client import ClusterClient
+from sparkstorm.client.insight.records import TopologyView
+from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
-from sparkstorm.extensions.insight.records import TopologyView
-from sparkstorm.extensions.insight.sampler import ReadModel
 from sparkstorm.extensions.tracing.client_traces import ENDED, Event, Trace
 from sparkstorm.web.otlp import TIMEOUT_S, Push, address_of, warn
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from sparkstorm.extensions.insight.records import EdgeView, TopologyView
+from sparkstorm.client.insight.records import EdgeView, TopologyView
 from sparkstorm.notebook.graph_layout import Layout, lay_out
 from sparkstorm.notebook.svg import cut
 

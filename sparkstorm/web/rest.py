@@ -14,6 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from sparkstorm.client.insight.records import TopologyView, to_json
+from sparkstorm.client.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.common.errors import (
     IllegalTransitionError,
     InvalidConfigError,
@@ -21,8 +23,6 @@ from sparkstorm.common.errors import (
     SparkStormError,
 )
 from sparkstorm.common.model.requests import RequestKind
-from sparkstorm.extensions.insight.records import TopologyView, to_json
-from sparkstorm.extensions.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.web.answers import (
     acting,
     checked,

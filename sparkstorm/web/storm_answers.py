@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from sparkstorm import __version__
-from sparkstorm.common.settings import SubmissionSettings
-from sparkstorm.extensions.insight.records import (
+from sparkstorm.client.insight.records import (
     ClusterView,
     ComponentView,
     ErrorView,
@@ -21,6 +20,7 @@ from sparkstorm.extensions.insight.records import (
     Window,
     WorkerView,
 )
+from sparkstorm.common.settings import SubmissionSettings
 
 WINDOWS = {":all-time": "all", "600": "10m", "10800": "3h", "86400": "24h"}
 """Storm's windows, and ours."""

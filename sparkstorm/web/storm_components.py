@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote_plus
 
-from sparkstorm.extensions.insight.records import ComponentView, TaskView, TopologyView, Window
+from sparkstorm.client.insight.records import ComponentView, TaskView, TopologyView, Window
 from sparkstorm.web.storm_answers import (
     ERROR_CHARS,
     WINDOWS,

@@ -17,14 +17,14 @@ from functools import partial
 from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.client.insight.health import Look
+from sparkstorm.client.insight.reading import Reading
+from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.upgrade import UpgradeStage
 from sparkstorm.data_plane.transport.progress import STATES as STATES_OF_LOOP
-from sparkstorm.extensions.insight.health import Look
-from sparkstorm.extensions.insight.reading import Reading
-from sparkstorm.extensions.insight.sampler import Sampler
 from sparkstorm.extensions.tracing.client_stacks import Stack, Stacks
 from sparkstorm.extensions.tracing.client_traces import Event, Trace
 from sparkstorm.extensions.upgrade.handle import UpgradeStatus

@@ -24,6 +24,8 @@ from sparkstorm.cli.topologies import (
     status_text,
     tasks_text,
 )
+from sparkstorm.client.insight.records import CulpritView, TopologyView
+from sparkstorm.client.insight.topology_views import error_view
 from sparkstorm.client.logs import LogReader, last_lines
 from sparkstorm.common.config import keys, merge
 from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
@@ -43,8 +45,6 @@ from sparkstorm.driver.standing import (
     cluster_conf,
     up_lines,
 )
-from sparkstorm.extensions.insight.records import CulpritView, TopologyView
-from sparkstorm.extensions.insight.topology_views import error_view
 from tests.insight.watched import watched
 
 JOBS = Path(__file__).parents[2] / "jobs"

@@ -10,6 +10,18 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.client.insight.audit import EdgeAudit, audit
+from sparkstorm.client.insight.health import (
+    Culprit,
+    Fault,
+    Life,
+    Look,
+    culprits,
+    examine,
+    loads,
+    sentence,
+)
+from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.clock import SimClock
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.data_plane.transport.local_reader import LocalReader
@@ -21,18 +33,6 @@ from sparkstorm.data_plane.transport.progress import (
     merge,
     under_way,
 )
-from sparkstorm.extensions.insight.audit import EdgeAudit, audit
-from sparkstorm.extensions.insight.health import (
-    Culprit,
-    Fault,
-    Life,
-    Look,
-    culprits,
-    examine,
-    loads,
-    sentence,
-)
-from sparkstorm.extensions.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.worker.building import Pass
 

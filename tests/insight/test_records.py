@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 
+from sparkstorm.client.insight.records import CulpritView, Latency, Window, to_json
 from sparkstorm.common.model.task_beats import Counts
-from sparkstorm.extensions.insight.records import CulpritView, Latency, Window, to_json
 
 
 def test_a_record_becomes_plain_json_without_nan() -> None:

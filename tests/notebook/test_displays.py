@@ -14,12 +14,12 @@ import pytest
 from IPython.core.formatters import HTMLFormatter
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.client.insight.health import Culprit, Fault, Health
 from sparkstorm.common.errors import NotAliveError
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, FailureKind
 from sparkstorm.common.model.requests import RebalancePlan
-from sparkstorm.extensions.insight.health import Culprit, Fault, Health
 from sparkstorm.notebook.displays import BY_TYPE, live, register, sparkline, view_html
 from sparkstorm.testing import FeederSpout
 from tests.insight.watched import Split, Watched, watched

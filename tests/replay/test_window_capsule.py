@@ -83,7 +83,8 @@ def stepped(folder: Path, letter: DeadLetter, bolt: Any) -> Step:
     """Execute a letter on a bolt by way of a capsule."""
     path = folder / f"one{ENDING}"
     write_capsule(path, letter)
-    return open_capsule(path).step(windowed(bolt))
+    step: Step = open_capsule(path).step(windowed(bolt))
+    return step
 
 
 class Total(WindowedBolt):

@@ -23,6 +23,9 @@ import uvicorn
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
 from sparkstorm.client import ClusterClient
+from sparkstorm.client.insight.health import Look
+from sparkstorm.client.insight.reading import Reading, TopologyReading
+from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.common.config import merge
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.http_guard import local_hosts
@@ -39,9 +42,6 @@ from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.task_beats import TaskBeat
 from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
 from sparkstorm.data_plane.transport.progress import STATES, EdgeCounts, Progress, TaskCounts
-from sparkstorm.extensions.insight.health import Look
-from sparkstorm.extensions.insight.reading import Reading, TopologyReading
-from sparkstorm.extensions.insight.sampler import ReadModel
 from sparkstorm.testing import FeederSpout
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections

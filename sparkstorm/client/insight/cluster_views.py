@@ -6,14 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sparkstorm.common.model.assignment import SupervisorInfo, WorkerSlot
-from sparkstorm.common.model.names import counted
-from sparkstorm.common.model.requests import OutcomeState
-from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.model.task_beats import added
-from sparkstorm.extensions.insight.history import Later
-from sparkstorm.extensions.insight.reading import Reading
-from sparkstorm.extensions.insight.records import (
+from sparkstorm.client.insight.history import Later
+from sparkstorm.client.insight.reading import Reading
+from sparkstorm.client.insight.records import (
     WINDOWS_S,
     ClusterView,
     DriverView,
@@ -26,7 +21,12 @@ from sparkstorm.extensions.insight.records import (
     Window,
     WorkerView,
 )
-from sparkstorm.extensions.insight.topology_views import topology_line
+from sparkstorm.client.insight.topology_views import topology_line
+from sparkstorm.common.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.requests import OutcomeState
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.task_beats import added
 
 _MEMORY = "supervisor.memory.capacity.mb"
 _CPU = "supervisor.cpu.capacity"

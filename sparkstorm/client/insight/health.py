@@ -15,6 +15,7 @@ from functools import cached_property
 from operator import attrgetter, sub
 from types import MappingProxyType
 
+from sparkstorm.client.insight.audit import EdgeAudit, audit
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
@@ -27,7 +28,6 @@ from sparkstorm.data_plane.transport.progress import (
     merge,
     percentile_ms,
 )
-from sparkstorm.extensions.insight.audit import EdgeAudit, audit
 
 # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _SLOW = 0.8

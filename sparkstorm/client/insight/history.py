@@ -21,6 +21,8 @@ from itertools import accumulate, chain, pairwise
 from operator import attrgetter, lt, sub
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from sparkstorm.client.insight.records import WINDOWS_S, Latency, Window
+from sparkstorm.client.insight.ring import COARSE, FINE, Ring
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.task_beats import COUNTS, Counts
 from sparkstorm.data_plane.transport.progress import (
@@ -31,8 +33,6 @@ from sparkstorm.data_plane.transport.progress import (
     bucket_bound_ms,
     percentile_ms,
 )
-from sparkstorm.extensions.insight.records import WINDOWS_S, Latency, Window
-from sparkstorm.extensions.insight.ring import COARSE, FINE, Ring
 
 Numbers: TypeAlias = "array[int]"
 _COLUMNS = (*COUNTS, "busy_us", *(f"{cause}_us" for cause in PAUSES))

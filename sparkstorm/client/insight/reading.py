@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from sparkstorm.client.insight.health import Health, Life, Look, examine
 from sparkstorm.common.model.assignment import (
     RUNNING,
     Assignment,
@@ -22,7 +23,6 @@ from sparkstorm.common.model.requests import HostMark, Outcome, Request
 from sparkstorm.common.model.task_beats import TaskBeat
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.data_plane.transport.progress import Progress
-from sparkstorm.extensions.insight.health import Health, Life, Look, examine
 
 JUDGED_MS = 600_000
 """Time over which a topology is judged, unless a command has another."""

@@ -18,6 +18,19 @@ from dataclasses import fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, Protocol
 
+from sparkstorm.client.insight.cluster_views import cluster_view, stale
+from sparkstorm.client.insight.health import Look
+from sparkstorm.client.insight.history import History
+from sparkstorm.client.insight.reading import Reading, Source, TopologyReading
+from sparkstorm.client.insight.records import (
+    WINDOWS_S,
+    ClusterView,
+    ErrorView,
+    TopologyView,
+    Window,
+)
+from sparkstorm.client.insight.ring import COARSE, Ring
+from sparkstorm.client.insight.topology_views import error_view, topology_view
 from sparkstorm.common.errors import (
     InvalidConfigError,
     NotAliveError,
@@ -25,19 +38,6 @@ from sparkstorm.common.errors import (
     StoreUnavailableError,
 )
 from sparkstorm.common.model.failure import Failure
-from sparkstorm.extensions.insight.cluster_views import cluster_view, stale
-from sparkstorm.extensions.insight.health import Look
-from sparkstorm.extensions.insight.history import History
-from sparkstorm.extensions.insight.reading import Reading, Source, TopologyReading
-from sparkstorm.extensions.insight.records import (
-    WINDOWS_S,
-    ClusterView,
-    ErrorView,
-    TopologyView,
-    Window,
-)
-from sparkstorm.extensions.insight.ring import COARSE, Ring
-from sparkstorm.extensions.insight.topology_views import error_view, topology_view
 
 
 class ReadModel(Protocol):

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
-from sparkstorm.common.model.failure import Failure
-from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
-from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue, quantile
-from sparkstorm.common.model.values.metric_values import merged as merged_metrics
-from sparkstorm.data_plane.transport.progress import STATES, Progress
-from sparkstorm.extensions.insight.health import Health, Look
-from sparkstorm.extensions.insight.history import Grown, History, Later
-from sparkstorm.extensions.insight.reading import TopologyReading, is_settled
-from sparkstorm.extensions.insight.records import (
+from sparkstorm.client.insight.health import Health, Look
+from sparkstorm.client.insight.history import Grown, History, Later
+from sparkstorm.client.insight.reading import TopologyReading, is_settled
+from sparkstorm.client.insight.records import (
     ALL,
     WINDOWS_S,
     ComponentView,
@@ -29,6 +23,12 @@ from sparkstorm.extensions.insight.records import (
     UserMetricView,
     WorkerView,
 )
+from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
+from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue, quantile
+from sparkstorm.common.model.values.metric_values import merged as merged_metrics
+from sparkstorm.data_plane.transport.progress import STATES, Progress
 
 RECENT = "1m"
 NO_HEARTBEAT = "no heartbeat"
