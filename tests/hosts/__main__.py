@@ -284,7 +284,7 @@ def require_named(lab: Lab, name: str, watch: Watch, host: str, at: float) -> No
     longer names it either.
     """
     wait_until(lambda: watch.named_after(host, at) is not None, f"a problem that names {host}")
-    found = json.loads(lab.answer("status", name, "--json"))
+    found = json.loads(lab.verb("status", name, "--json").stdout)  # its status is 1
     workers = {slot: each["state"] for slot, each in found["workers"].items()}
     last = watch.lines[-1]
     is_over = not is_named(host, last.get("problems", [host]), last.get("workers", {}))

@@ -165,7 +165,8 @@ class Terminals:
 
     def json(self, *arguments: str) -> Any:
         status, out, err = self.run(*arguments, "--json")
-        assert status == 0, f"{arguments}: {err}{self.output.read_text()}"
+        most = arguments[0] == "status"  # 1: the topology is not well, as after a death
+        assert status <= most, f"{arguments}: {err}{self.output.read_text()}"
         return json.loads(out)
 
     def wait(self, condition: Callable[[], Any], what: str) -> None:
