@@ -7,7 +7,7 @@ included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import combinations
@@ -107,6 +107,26 @@ class _KeepsAsTheOriginal(TaskScheduler):
         super()._place(task)
 
 
+def _retire_kept_twice(tasks: TaskScheduler, workers: Iterable[WorkerPlan], num_tasks: int) -> None:
+    """Count a full worker once for each old worker that is taken for it (defect 19)."""
+    slots = [tasks._slot_like(worker) for worker in workers]
+    while full := [
+        slot for slot in slots if slot is not None and slot in tasks._pool and tasks._is_full(slot)
+    ]:
+        for slot in dict.fromkeys(full):
+            del tasks._pool[slot]
+            tasks._done.append(slot)
+        tasks._num_workers -= len(full)
+        num_tasks -= sum(slot.num_tasks for slot in full)
+        tasks._share_out(num_tasks)
+
+
+def _place_or_raise(tasks: TaskScheduler, task: int) -> None:
+    if not tasks._pool:
+        raise OriginalRaisedError("NoSuchElementException")
+    _PLACE(tasks, task)
+
+
 class _Lenient(dict[int, str]):
     """Components by task; "" for a task of no component."""
 
@@ -150,6 +170,7 @@ def _assign_with_unknown_tasks(tasks: TaskScheduler) -> list[Slot]:
 _TASKS_TO_ASSIGN = scheduler._tasks_to_assign
 _WANTED_SLOTS = WorkerScheduler._wanted_slots
 _ASSIGN = TaskScheduler.assign
+_PLACE = TaskScheduler._place
 
 
 def _whole_workers(context: AssignContext) -> list[WorkerPlan]:
@@ -185,6 +206,15 @@ DEFECTS: Mapping[str, _Patch] = {
         (TaskScheduler, "assign", _assign_with_unknown_tasks),
     ),
     "18": ((TaskScheduler, "_is_taken", lambda tasks, slot: False),),
+    "19": (
+        (
+            TaskScheduler,
+            "_slot_like",
+            lambda tasks, worker: tasks._slot_at.get((worker.host, worker.port)),
+        ),
+        (TaskScheduler, "_retire_kept", _retire_kept_twice),
+        (TaskScheduler, "_place", _place_or_raise),
+    ),
 }
 _WORDS = {
     "12": "defect 12: the original counts kept tasks again in every round",
@@ -192,6 +222,7 @@ _WORDS = {
     "16": "defect 16: the original runs tasks of a lost worker twice",
     "17": "defect 17: the original places a task that no component has",
     "18": "defect 18: the original's master replaces the tasks of a worker, and they get no place",
+    "19": "defect 19: the original takes workers of two supervisors of a host at one port for each other",
 }
 
 
