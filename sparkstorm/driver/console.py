@@ -147,17 +147,26 @@ def bad_lines(bad: Mapping[str, int]) -> list[str]:
     ]
 
 
+_TOO_LATE = (
+    "too late for its windows, behind newer ones of their sender by more than lag and allowed lateness; read the source in "
+    "the order of times (time= of Kafka, files and Redis streams), or raise the lag"
+)
+
+
 def late_lines(late: Mapping[str, Sequence[int]]) -> list[str]:
     """Return a sentence for each component with tuples that came too late for its windows: how many
     of all, and a remedy.
     """
     return [
         f"component '{component}': {count:,} of {counted(executed, 'tuple')} ({100 * count / max(executed, 1):.1f} %) "
-        "came too late for its "
-        "windows, behind newer ones of their sender by more than lag and allowed lateness; read the source in the order of "
-        "times (time= of Kafka, files and Redis streams), or raise the lag"
+        f"came {_TOO_LATE}"
         for component, (count, executed) in sorted(late.items())
     ]
+
+
+def first_late_line(component: str) -> str:
+    """Return a sentence for the first late tuples of a component, whose number still grows."""
+    return f"component '{component}': tuples come {_TOO_LATE}; the totals have their number"
 
 
 def held_lines(held: Mapping[str, int]) -> list[str]:

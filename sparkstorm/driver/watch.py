@@ -22,7 +22,7 @@ from sparkstorm.common.errors import (
 from sparkstorm.common.model.assignment import FAILED, WorkerBeat, WorkerSlot
 from sparkstorm.control_plane.supervisor.slot import worker_log_name
 from sparkstorm.control_plane.supervisor.worker_process import last_lines
-from sparkstorm.driver.console import Console, late_lines
+from sparkstorm.driver.console import Console, first_late_line
 from sparkstorm.driver.dead_letter_file import DeadLetterFile
 from sparkstorm.driver.waits import Absence, Waits
 
@@ -182,12 +182,9 @@ class Watch:
 
     def _look_at_late(self, progress: TopologyProgress) -> None:
         """Report each component when its first late tuples are seen: a run may go on for long."""
-        fresh = {
-            name: share for name, share in progress.late.items() if name not in self._has_said_late
-        }
-        self._has_said_late.update(fresh)
-        for line in late_lines(fresh):
-            self._console.say(line)
+        for component in sorted(progress.late.keys() - self._has_said_late):
+            self._has_said_late.add(component)
+            self._console.say(first_late_line(component))
 
     def _say_losses(self) -> None:
         losses = self._handle.losses()

@@ -9,7 +9,7 @@ import pytest
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.common.config import merge
 from sparkstorm.common.stores.addresses import not_configured
-from sparkstorm.driver.console import Console, progress_text
+from sparkstorm.driver.console import Console, first_late_line, progress_text
 from sparkstorm.driver.own_cluster import starting_text
 from sparkstorm.driver.results import sum_text
 
@@ -75,6 +75,12 @@ def test_records_that_went_to_the_stream_bad_are_said(capsys: pytest.CaptureFixt
         "12 records went to the stream bad of lines",
     ]
     assert "  bad 1,012" in progress_text(progress, 0)
+
+
+def test_the_first_late_tuples_are_named_without_a_number_that_still_grows() -> None:
+    line = first_late_line("sum")
+    assert line.startswith("component 'sum': tuples come too late for its windows")
+    assert not any(letter.isdecimal() for letter in line)
 
 
 def test_late_tuples_are_in_the_last_line_with_their_share_and_remedy(
