@@ -21,8 +21,10 @@ from sparkstorm.client.insight.health import (
     loads,
     sentence,
 )
+from sparkstorm.client.insight.reading import TopologyReading
 from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.clock import SimClock
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.data_plane.transport.local_reader import LocalReader
 from sparkstorm.data_plane.transport.progress import (
@@ -407,6 +409,18 @@ def test_the_sentence_says_where_a_topology_is_in_its_life(
 ) -> None:
     found = examine("words", *looks, None, given, (), life)
     assert (found.sentence, found.is_well) == (text, is_well)
+
+
+@pytest.mark.parametrize(("slot", "starting"), [("n:1", 0), ("n:2", 1)])
+def test_a_worker_that_has_committed_is_none_that_does_not_run_yet(
+    slot: str, starting: int
+) -> None:
+    """Its heartbeat is missing: it died, or has not been read."""
+    places = {ExecutorId(1, 1): WorkerSlot.parse(slot)}
+    outline: Any = None  # asked only where all is settled
+    base = TopologyBase("words-1-1", "words", 0, TopologyStatus.ACTIVE, 1, {}, "", "")
+    reading = TopologyReading(base, outline, Assignment("words-1-1", 1, "", "", {}, places))
+    assert reading.health(waited(3000, 3, 0), 3000).life.starting == starting
 
 
 def test_missing_workers_are_said_before_the_wait_for_them_and_after_what_is_lost() -> None:
