@@ -12,25 +12,31 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.function_components import StatefulFunctionBolt
 
 _CLOCKS = {
+    ("context", "now_ms"),
     ("time", "time"),
     ("time", "time_ns"),
     ("time", "monotonic"),
+    ("time", "monotonic_ns"),
+    ("time", "perf_counter"),
+    ("time", "perf_counter_ns"),
     ("datetime", "now"),
     ("datetime", "utcnow"),
     ("datetime", "today"),
     ("date", "today"),
 }
-# Names, not calls: a function's code does not show what a name is bound to. A name too
-# many is one warning too many; `from random import choice` is not found.
+# Names, not calls: a name too many is one warning too many.
 _CHANCES = {"random", "secrets", "uuid1", "uuid4", "urandom", "default_rng"}
+_TELLING = {"time", "datetime", "random", "secrets", "uuid", "os", "posix"}
+_OWN_TASK = {"task_id", "task_index", "worker_tasks"}
 _ADDING = ("add", "add_batch")
 _SHARED = {
     "component_tasks",
@@ -57,11 +63,14 @@ _REFLECTION = {
 def names_in(bolt: Any) -> set[str]:
     """Return the names that the functions of a bolt's classes, and those in its attributes, use."""
     places = [*map(vars, _own_classes(type(bolt))), getattr(bolt, "__dict__", {})]
-    return {
-        name
-        for function in chain.from_iterable(place.values() for place in places)
-        for name in _names(getattr(function, "__code__", None))
-    }
+    found: set[str] = set()
+    seen: set[CodeType] = set()
+    for value in chain.from_iterable(place.values() for place in places):
+        for function in _functions(value):
+            _add_names(found, seen, function.__code__, function)
+    if "now_ms" in found:
+        found.add("context")  # under whatever name a bolt keeps it
+    return found
 
 
 def clocks_in(names: set[str]) -> list[str]:
@@ -72,6 +81,11 @@ def clocks_in(names: set[str]) -> list[str]:
 def chances_in(names: set[str]) -> list[str]:
     """Return the sources of chance among these names."""
     return sorted(_CHANCES & names)
+
+
+def own_tasks_in(names: set[str]) -> list[str]:
+    """Return what tells a bolt which of its tasks it is."""
+    return sorted(_OWN_TASK & names)
 
 
 def only_adds(bolt: Stateful) -> bool:
@@ -221,8 +235,38 @@ def _method_only_adds(method: ast.FunctionDef) -> bool:
     return True
 
 
-def _names(code: CodeType | None) -> Iterator[str]:
-    if isinstance(code, CodeType):
-        yield from code.co_names
-        for inner in code.co_consts:
-            yield from _names(inner)
+def _functions(value: Any) -> Iterator[FunctionType]:
+    """Yield the functions that an attribute is, or wraps."""
+    if isinstance(value, property):
+        for part in (value.fget, value.fset):
+            yield from _functions(part)
+    while isinstance(value, staticmethod | classmethod | MethodType | partial):
+        value = value.func if isinstance(value, partial) else value.__func__
+    if isinstance(value, FunctionType):
+        yield value
+
+
+def _add_names(
+    found: set[str], seen: set[CodeType], code: CodeType, function: FunctionType
+) -> None:
+    """Add the names that code uses, with those of what they are bound to: `from time import time_ns
+    as now` is `time` and `time_ns`. Functions of the same package are followed.
+    """
+    if code in seen:
+        return
+    seen.add(code)
+    found.update(code.co_names)
+    package = (function.__module__ or "").partition(".")[0]
+    for name in code.co_names:
+        value = function.__globals__.get(name)
+        if isinstance(value, ModuleType):
+            found.add(value.__name__)
+        elif isinstance(value, FunctionType) and str(value.__module__).partition(".")[0] == package:
+            _add_names(found, seen, value.__code__, value)
+        elif isinstance(value, BuiltinFunctionType | MethodType | type) and (
+            value.__module__ in _TELLING
+        ):
+            found |= {value.__module__, value.__name__}
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            _add_names(found, seen, inner, function)

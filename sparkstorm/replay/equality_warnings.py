@@ -27,6 +27,7 @@ from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.topology import Component, Subscription, Topology
 from sparkstorm.common.settings import ComponentSettings, DeliverySettings
 from sparkstorm.common.windowing.settings import TimeSettings, settings_of
+from sparkstorm.data_plane.task_kit.task import LOST_IN_CLEANUP
 from sparkstorm.replay.bolt_code import (
     chances_in,
     clocks_in,
@@ -34,6 +35,7 @@ from sparkstorm.replay.bolt_code import (
     may_know_its_task,
     names_in,
     only_adds,
+    own_tasks_in,
 )
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.plan import Feed, Plan
@@ -58,6 +60,10 @@ _SHARED = (
     "uses state or attributes both where it folds tuples and where its windows fire, and how many tuples are folded when a "
     "window fires is chance in a live run; keep them in the accumulator, or declare order_insensitive = True if results do "
     "not depend on it"
+)
+_WALKED = (
+    "goes through its state by items() or a loop: live its keys have another order after a restart or in a lazy state, and "
+    "with several senders; where results depend on it, use state.scan(), which sorts, or declare order_insensitive = True"
 )
 _COLLECTED = (
     "has tuples of the same time in one window, and which of them comes first is chance in a live run; if its results do not "
@@ -88,6 +94,7 @@ def warnings_of(
     found: list[ReplayWarning] = []
     for bolt in plan.topology.bolts:
         found += _of_groupings(bolt, seen)
+        found += _of_tasks(bolt, seen)
         found += _of_order(bolt, seen)
         found += _of_tries(bolt, seen)
         found += _of_windows(bolt, conf, seen)
@@ -137,6 +144,18 @@ def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
                 f"{kept} behind {kind} grouping",
                 f"has {kept}, and its input from '{s.component}' comes by {kind} grouping: {why}",
             )
+
+
+def _of_tasks(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    """Name a bolt that knows which task it is, where chance brings it its tuples."""
+    kinds = {each.grouping.kind for each in bolt.inputs}.difference(DEPENDABLE)
+    if len(seen.tasks[bolt.id]) > 1 and kinds and (own := own_tasks_in(names_in(bolt.instance))):
+        yield ReplayWarning(
+            bolt.id,
+            "own task",
+            f"uses the number of its task (context.{own[0]}), and which of its tasks gets a tuple by {min(kinds)} grouping "
+            "is another one live",
+        )
 
 
 def _chooses_by_values(id: str, seen: RowOrder) -> bool:
@@ -280,9 +299,13 @@ def _of_lateness(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
 
 
 def _of_losses(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iterator[ReplayWarning]:
-    """Account for inputs that reached no result, late or held by the bolt, and for what
-    `state.scan` has read for them.
+    """Account for inputs that reached no result, late or held by the bolt, for what `state.scan`
+    has read for them, and for what `cleanup` did.
     """
+    if seen.count(bolt.id, "lost"):
+        yield ReplayWarning(bolt.id, "cleanup", LOST_IN_CLEANUP)
+    if seen.count(bolt.id, "walked") and not getattr(bolt.instance, "order_insensitive", False):
+        yield ReplayWarning(bolt.id, "order of keys", _WALKED)
     late, waiting, executed, scanned = (
         seen.count(bolt.id, word) for word in ("late", "waiting", "executed", "scanned")
     )
@@ -403,11 +426,15 @@ def _of_sums(seen: RowOrder) -> Iterator[ReplayWarning]:
 def _of_code(bolt: Component) -> Iterator[ReplayWarning]:
     names = names_in(bolt.instance)
     if clocks := clocks_in(names):
-        yield ReplayWarning(
-            bolt.id,
-            "wall clock",
-            f"seems to read the wall clock ({clocks[0]}); context.now_ms() is event time in a replay",
+        text = (
+            f"seems to read the wall clock ({clocks[0]}); take the time from a field of the tuple"
         )
+        if clocks == ["context.now_ms"]:
+            text = (
+                "uses context.now_ms(), which live is the worker's clock, and here the time of the row that is executed (0 "
+                "without an event time); take the time from a field of the tuple"
+            )
+        yield ReplayWarning(bolt.id, "wall clock", text)
     if "set_processing_timer" in names:
         text = "sets timers by the clock of the moment: live that is the machine's, here virtual time; use event timers"
         yield ReplayWarning(bolt.id, "processing time", text)

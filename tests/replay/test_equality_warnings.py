@@ -7,7 +7,10 @@ from __future__ import annotations
 import functools
 import random
 import time
+import time as clock
 from collections.abc import Iterator
+from random import choice
+from time import time_ns as nanoseconds
 from typing import Any
 
 import pytest
@@ -33,7 +36,7 @@ from sparkstorm.replay.bolt_code import only_adds
 from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.streams import stream
 from sparkstorm.testing import complete_topology
-from tests.replay.bolts import Count, Source, Timed
+from tests.replay.bolts import Count, Source
 from tests.replay.random_topologies import ByKey
 
 ROWS = [("a", 1), ("b", 9), ("a", 3)]  # out of order by 6 ms
@@ -76,6 +79,77 @@ class ByChance(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         collector.emit((tup.values[0], random.random()))
+
+
+class KnowsItsTask(Again):
+    def prepare(self, conf: Any, context: TopologyContext) -> None:
+        self.context = context
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup.values[0], self.context.task_index))
+
+
+class Walks(StatefulBolt):
+    """Emits the first key of its state."""
+
+    outputs = ("key", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add(tup["key"])
+        collector.emit((next(iter(self.state.items()))[0], 0))
+
+
+class AtTheEnd(Bolt):
+    """Emits in `cleanup`."""
+
+    outputs = ("key", "ts")
+
+    def prepare(self, conf: Any, context: TopologyContext, collector: OutputCollector) -> None:
+        self._collector = collector
+
+    def execute(self, tup: Tuple) -> None:
+        self._collector.ack(tup)
+
+    def cleanup(self) -> None:
+        self._collector.emit(("end", 1))
+
+
+class SumsAtTheEnd(StatefulBolt):
+    """Changes its state in `cleanup`."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.add("n")
+
+    def cleanup(self) -> None:
+        self.state.put("n", -1)
+
+
+def stamp() -> int:
+    return nanoseconds()
+
+
+def by_helper(tup: Tuple) -> Any:
+    return stamp()
+
+
+def by_alias(tup: Tuple) -> Any:
+    return nanoseconds()
+
+
+def by_module(tup: Tuple) -> Any:
+    return clock.perf_counter_ns()
+
+
+def by_chosen(tup: Tuple) -> Any:
+    return choice("ab")
+
+
+class ByContext(Again):
+    def prepare(self, conf: Any, context: TopologyContext) -> None:
+        self.now = context.now_ms
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup.values[0], self.now()))
 
 
 class Halves(StatefulBolt):
@@ -267,6 +341,9 @@ CAUSES: dict[str, tuple[Topology, dict[str, Any], str, EventTime | None]] = {
     ),
     "wall clock": (topology(ByWallClock(), FIELDS), {}, "bolt", None),
     "chance": (topology(ByChance(), FIELDS), {}, "bolt", None),
+    "own task": (topology(KnowsItsTask(), Grouping("shuffle")), {}, "bolt", None),
+    "order of keys": (topology(Walks(), FIELDS), {}, "bolt", None),
+    "cleanup": (topology(AtTheEnd(), FIELDS), {}, "bolt", None),
     "float sums": (topology(Halves(), FIELDS), {}, "bolt", None),
 }
 
@@ -360,7 +437,7 @@ def test_windows_by_count_depend_on_the_order_of_senders() -> None:
         topology(Quick(), FIELDS),
         topology(Quick(), Grouping("global")),
         topology(Quick(), Grouping("all")),
-        topology(Timed(), Grouping("shuffle")),
+        topology(Again(), Grouping("shuffle")),
         topology(window(Orderless(), lag_ms=6), Grouping("global")),
         topology(
             window(Sizes(), lag_ms=6).with_allowed_lateness(Duration.millis(5)), Grouping("global")
@@ -475,7 +552,7 @@ def test_the_order_of_senders_does_change_a_result() -> None:
     builder = TopologyBuilder()
     builder.set_spout("left", Source("key", "ts"))
     builder.set_spout("right", Source("key", "ts"))
-    builder.set_bolt("slow", Timed(), 3).shuffle_grouping("left")
+    builder.set_bolt("slow", Again(), 3).shuffle_grouping("left")
     builder.set_bolt("last", Last()).global_grouping("slow").global_grouping("right")
     rows = {"left": [(f"l{n}", n) for n in range(40)], "right": [(f"r{n}", n) for n in range(40)]}
     replayed = replay_locally(builder.build(), rows)
@@ -657,12 +734,35 @@ def test_functions_that_use_chance_or_the_clock_are_named() -> None:
         builder.set_bolt("bolt", function).shuffle_grouping("source")
         found = replay_locally(builder.build(), {"source": ROWS})
         assert [w.cause for w in found.warnings] == [cause]
-    for kind, cause in ((ByChance, "chance"), (ByWallClock, "wall clock")):
+    for kind, cause in (
+        (ByChance, "chance"),
+        (ByWallClock, "wall clock"),
+        (ByContext, "wall clock"),
+    ):
         made = topology(type("Inheriting", (kind,), {})(), Grouping("shuffle"))
         assert cause in [w.cause for w in replay_locally(made, {"source": ROWS}).warnings]
-    mapped = stream(Source("key", "ts"), name="source").map(_random_value, "key")
-    found = replay_locally(mapped.build(), {"source": ROWS})
-    assert [w.cause for w in found.warnings] == ["chance"]
+    for function, cause in (
+        (_random_value, "chance"),
+        (by_chosen, "chance"),
+        (by_helper, "wall clock"),
+        (by_alias, "wall clock"),
+        (by_module, "wall clock"),
+    ):
+        mapped = stream(Source("key", "ts"), name="source").map(function, "key")
+        found = replay_locally(mapped.build(), {"source": ROWS})
+        assert [w.cause for w in found.warnings] == [cause]
+
+
+@pytest.mark.parametrize("bolt", [AtTheEnd(), SumsAtTheEnd()])
+def test_what_cleanup_emits_or_puts_reaches_nothing_live_and_replayed(bolt: Any) -> None:
+    made = topology(bolt, Grouping("global"))
+    live = complete_topology(made, {"source": [list(row) for row in ROWS]})
+    replayed = replay_locally(made, {"source": ROWS})
+    assert "cleanup" in {warning.cause for warning in replayed.warnings}
+    if isinstance(bolt, SumsAtTheEnd):
+        assert live.state("bolt") == replayed.states["bolt"] == {"n": 3}
+    else:
+        assert live["bolt"] == replayed["bolt"] == []
 
 
 class Chooser(BasicBolt):

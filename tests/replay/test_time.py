@@ -63,7 +63,7 @@ def test_without_order_a_late_row_keeps_its_place_and_time_stands_still() -> Non
 def test_without_an_event_time_sources_come_one_after_the_other_and_no_time_passes() -> None:
     results = run(two_sources(Timed(), tick_secs=1), [("a", 10), ("b", 5000)], [("x", 15)], None)
     assert [row[:2] for row in results["timed"]] == [("a", 0), ("b", 0), ("x", 0)]
-    assert [w.cause for w in results.warnings] == ["ticks"]
+    assert [w.cause for w in results.warnings] == ["ticks", "wall clock"]
     assert "no event time" in str(results.warnings[0])
 
 

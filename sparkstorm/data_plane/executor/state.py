@@ -72,6 +72,7 @@ class MemoryState:
         "scanned",
         "undo",
         "used",
+        "walked",
     )
 
     def __init__(self, codec: Codec, is_strict: bool = False) -> None:
@@ -90,6 +91,7 @@ class MemoryState:
         # newest values of changes since then that are not in `undo` any more
         self._kept: dict[Any, Any] = {}
         self.scanned = 0  # keys that calls of `scan` have read
+        self.walked = False  # whether user code has gone through its keys in their own order
 
     def get(self, key: Any, default: Any = None) -> Any:
         """The value under a key; lists and mappings are handed out as copies, so that undo stays
@@ -228,6 +230,7 @@ class MemoryState:
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value, as of now."""
+        self.walked = True
         return iter(list(self._data.items()))
 
     def scan(
@@ -258,6 +261,7 @@ class MemoryState:
         return key in self._data
 
     def __iter__(self) -> Iterator[Any]:
+        self.walked = True
         return iter(list(self._data))
 
     def __getitem__(self, key: Any) -> Any:

@@ -19,6 +19,7 @@ from sparkstorm.api.components import BasicBolt, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.common.errors import SparkStormError, WorkerFailedError
+from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.common.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.common.model.tuples import Roots, Source, Tuple
 from sparkstorm.data_plane.executor.column_runner import ColumnRunner
@@ -32,7 +33,7 @@ from sparkstorm.data_plane.executor.runner import (
     Runner,
 )
 from sparkstorm.data_plane.executor.state import MemoryState
-from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 
 TICK = Source(SYSTEM, -1, TICK_STREAM, ("rate_secs",))
 
@@ -72,6 +73,9 @@ class TickSchedule:
         self.due_ms = at_ms + self._every_ms
         # Seconds, as Storm's tick tuple has them.
         return Tuple((self._every_ms // 1000,), roots, TICK)
+
+
+LOST_IN_CLEANUP = "cleanup() emits tuples or changes the state, which nothing takes any more: do it in execute, or at ticks"
 
 
 class Task:
@@ -133,6 +137,25 @@ class Task:
                 f"{where}: migrate_state raised on its state of version {self.stored_version}, "
                 f"this code reads version {self.state_version}: {describe_error(error)}"
             ) from error
+
+    def clean_up(self) -> Failure | None:
+        """Call the bolt's cleanup; return why it failed, or that what it emitted or put is lost: no
+        commit follows.
+        """
+        log = self.emitter.log
+        undo = [] if self.state is None else self.state.undo
+        mark, undo_mark = len(log), len(undo)
+        failure = None
+        try:
+            self.runner.bolt.cleanup()
+        except USER_ERRORS as error:
+            failure = failure_of(error)
+        if failure is None and (len(log) > mark or len(undo) > undo_mark):
+            failure = Failure(FailureKind.REPORTED, LOST_IN_CLEANUP)
+        self.emitter.roll_back(mark)
+        if self.state is not None:
+            self.state.roll_back(undo_mark)
+        return failure
 
     def execute_tick(self, tick: Tuple) -> list[FailedInput]:
         """Execute a tick; return it if it failed. A tick needs no ack and does not outlive the

@@ -36,8 +36,8 @@ from sparkstorm.data_plane.executor.output_clock import OutputClock
 from sparkstorm.data_plane.executor.pieces import count_rows
 from sparkstorm.data_plane.executor.runner import BasicRunner, FailedInput, RetryPolicy, Runner
 from sparkstorm.data_plane.executor.state import MemoryState
-from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error, failure_of
-from sparkstorm.data_plane.task_kit.task import Task, TickSchedule, make_runner
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.data_plane.task_kit.task import LOST_IN_CLEANUP, Task, TickSchedule, make_runner
 from sparkstorm.data_plane.task_kit.task_parts import Outputs, TaskParts
 from sparkstorm.replay.savepoints import Begun
 from sparkstorm.replay.tasks.attributes import Attributes
@@ -87,6 +87,8 @@ class Counts:
     untried: int = 0  # 1 for a task whose fold was not tried so, as it uses more than its arguments
     shared: int = 0  # 1 for a task whose fold and `execute` use the same state or attributes
     scanned: int = 0  # keys of the state that `scan` has read
+    walked: int = 0  # 1 for a task whose bolt has gone through the keys of its state
+    lost: int = 0  # 1 for a task whose bolt has emitted, or put, in `cleanup`
     recovered: int = 0  # inputs that succeeded after a failed try
 
     def as_dict(self) -> dict[str, int]:
@@ -188,6 +190,8 @@ class ReplayTask(Task):
                 f"component '{self.component}' (task {self.task}) could not be prepared: {describe_error(error)}"
             ) from error
         self._attributes.begin()
+        if self.state is not None:
+            self.state.walked = False  # by `migrate_state` or `init_state`
 
     def _make_runner(self) -> Runner:
         columns = ReplayColumns if self._mode.columns else None
@@ -256,10 +260,10 @@ class ReplayTask(Task):
         if self.state is not None:
             self.counts.floats = self.state.count_of(float, Decimal)
             self.counts.scanned = self.state.scanned
-        try:
-            self.bolt.cleanup()
-        except USER_ERRORS as error:
-            self._report(failure_of(error))
+            self.counts.walked = int(self.state.walked)
+        if (failure := self.clean_up()) is not None:
+            self.counts.lost = int(failure.text == LOST_IN_CLEANUP)
+            self._report(failure)
 
     def release(self) -> None:
         """Free the state after `end`. The task is in reference cycles: a collection that found it

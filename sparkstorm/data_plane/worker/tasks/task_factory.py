@@ -127,12 +127,10 @@ class TaskSet:
         for spout in self.spouts.values():
             spout.close()
         for bolt in self.bolts.values():
-            try:
-                bolt.runner.bolt.cleanup()
             # The others still end: one cleanup that raises must not leave connections of the next
             # open.
-            except USER_ERRORS as error:
-                self.report_error(report_of(error, bolt.component, bolt.task))
+            if (failure := bolt.clean_up()) is not None:
+                self.report_error(report_of(failure, bolt.component, bolt.task))
             if isinstance(bolt.runner, ManualRunner):
                 bolt.runner.close()
         for sender in self.senders():
