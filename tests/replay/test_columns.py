@@ -237,7 +237,7 @@ def test_a_batch_is_divided_as_its_rows_are(grouping: Grouping) -> None:
 @pytest.mark.slow
 def test_batches_come_back_from_chunks_in_order() -> None:
     sender = Sender("c", 1, "default", ("n", "m"))
-    edge = OutEdge(sender, 3, False, [], may_hold_pieces=True)
+    edge = OutEdge(sender, Target(3, [], False), may_hold_pieces=True)
     for start in range(0, 100_000, 7_000):
         column = pa.array(range(start, start + 7_000))
         maps = pa.array([[("k", n)] for n in range(7_000)], pa.map_(pa.string(), pa.int64()))

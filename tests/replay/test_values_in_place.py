@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    OutputCollector,
+    StatefulBolt,
+    TimedBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.testing import complete_topology
@@ -97,3 +106,91 @@ def test_changes_of_a_receiver_reach_no_other_one_as_live(
     ]
     assert letters[0] == letters[1]
     assert given == ROWS
+
+
+class ByHand(Bolt):
+    """Fails its first two tries, after it has changed what it got; acks at the next input."""
+
+    outputs = ("value", "at")
+
+    def prepare(self, conf: Any, context: Any, collector: OutputCollector) -> None:
+        self.collector = collector
+        self.tries = Counter[int]()
+
+    def execute(self, tup: Tuple) -> None:
+        self.tries[tup["at"]] += 1
+        seen = repr(tup["value"])
+        tup["value"].append("tried")
+        if self.tries[tup["at"]] < 3:
+            raise ValueError(seen)
+        self.collector.emit((seen, tup["at"]), tup)
+        self.collector.ack(tup)
+
+
+class OnThread(Passing):
+    """The same on a thread of its own."""
+
+    blocking = True
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tries = Counter[int]()
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.tries[tup["at"]] += 1
+        seen = repr(tup["value"])
+        tup["value"].append("tried")
+        if self.tries[tup["at"]] < 3:
+            raise ValueError(seen)
+        collector.emit((seen, tup["at"]))
+
+
+class InWindow(TimedBolt):
+    """The same in a bolt that is given its tuples by event time."""
+
+    outputs = ("value", "at")
+    in_order = False
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.tries = Counter[int]()
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        OnThread.execute(self, tup, collector)  # type: ignore[arg-type]
+
+
+class InOrder(InWindow):
+    in_order = True
+
+
+BOLTS: dict[str, Any] = {
+    "by hand": ByHand,
+    "on a thread": OnThread,
+    "timed": lambda: InWindow().with_timestamp_field("at"),
+    "in order": lambda: InOrder().with_timestamp_field("at"),
+}
+
+
+@pytest.mark.parametrize("event_time", [None, EventTime("at")])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("retries", [1, 2])
+@pytest.mark.parametrize("bolt", BOLTS)
+def test_a_further_try_and_a_dead_letter_have_the_values_that_were_sent(
+    bolt: str, retries: int, workers: int, event_time: EventTime | None
+) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("value", "at"))
+    builder.set_bolt("sender", Passing()).shuffle_grouping("source")
+    for sender in ("source", "sender"):
+        builder.set_bolt(f"{sender}-bolt", BOLTS[bolt]()).global_grouping(sender)
+    conf = {"topology.max.retries": retries, "topology.workers": workers}
+    live = complete_topology(builder.build(), {"source": ROWS}, conf=conf)
+    replayed = replay_locally(
+        builder.build(), {"source": ROWS}, conf=conf, skip_bad=True, event_time=event_time
+    )
+    for found in (live, replayed):
+        for name in ("source-bolt", "sender-bolt"):
+            values = sorted((at, value) for value, at in found[name])
+            assert values == [(at, repr(value)) for value, at in ROWS if retries == 2]
+        letters = [row for each in found.dead_letters if (row := each.values)]
+        assert sorted(letters, key=repr) == (
+            sorted([*ROWS, *ROWS], key=repr) if retries == 1 else []
+        )

@@ -19,13 +19,13 @@ from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.data_plane.task_kit.held import decode_held
 from sparkstorm.data_plane.task_kit.journal import Journal
 from sparkstorm.data_plane.transport import frames
 from sparkstorm.data_plane.transport.base import START, TaskRecord
 from sparkstorm.data_plane.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.data_plane.transport.keys import prefix_of
 from sparkstorm.data_plane.transport.progress import Progress
-from sparkstorm.data_plane.worker.tasks.bolt_task import decode_held
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.local_topology import LocalTopology
 from tests.topologies import Count

@@ -22,12 +22,13 @@ from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.user_traceback import describe_error, failure_of, preparing
+from sparkstorm.data_plane.task_kit.held import PendingInput
 from sparkstorm.data_plane.transport.base import Commit, Cursor, Pressure
 from sparkstorm.data_plane.transport.frames import RowFrame, decode, encode_rows
 from sparkstorm.data_plane.worker.backpressure import Backpressure
 from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
 from sparkstorm.data_plane.worker.open_blocks import Births, Feed
-from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask, PendingInput
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.inbox import Chunk, FrameRows, Inbox, _join_plainly
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.testing import FeederSpout
@@ -300,7 +301,7 @@ def bolt_task() -> BoltTask:
 def test_the_oldest_birth_counts_held_inputs_until_they_are_let_go() -> None:
     bolt = bolt_task()
     for key, born_ms in (("old", 100), ("young", 300), ("middle", 200)):
-        bolt.hold(PendingInput(Tuple((1,), 0, SOURCE), 0, born_ms, key))
+        bolt.hold(PendingInput(Tuple((1,), 0, SOURCE), 0, born_ms, key, (1,)))
     seen = []
     for gone in ("", "young", "old", "middle"):
         if gone:
@@ -314,7 +315,7 @@ def test_the_oldest_birth_counts_held_inputs_until_they_are_let_go() -> None:
 def test_due_inputs_are_named_once_and_at_most_as_many_as_wanted() -> None:
     bolt = bolt_task()
     for n, key in enumerate("abc"):
-        held = PendingInput(Tuple((n,), 0, SOURCE), 0, 100, key)
+        held = PendingInput(Tuple((n,), 0, SOURCE), 0, 100, key, (n,))
         held.due_ms = 10 * n
         bolt.hold(held)
     assert bolt.next_due_ms() == 0

@@ -37,7 +37,7 @@ LOCAL_RUN = 64
 _ONE, _IN_TURN, _BY_KEY, _IN_RUNS, _BY_HASH, _BY_TWO = range(6)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Target:
     """A receiving task and its list of outgoing rows; `run`: how many a local shuffle gives it one
     after the other.
@@ -47,6 +47,8 @@ class Target:
     rows: Rows
     is_local: bool
     run: int = 1
+    # Whether a row was emitted whose values a receiver could change in place: lists, mappings.
+    has_containers: bool = False
 
 
 MakeTarget = Callable[[str, int], Target]

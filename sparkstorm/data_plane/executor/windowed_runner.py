@@ -386,7 +386,9 @@ class TimedRunner(Runner):
             self._has_more = True
             self._pause()
             return False
-        self._give_up(due, self._attempts, failure)
+        # Read again: the failed call may have changed lists and mappings in it.
+        again = self._next_due(now_ms)
+        self._give_up(again if type(again) is type(due) else due, self._attempts, failure)
         return True
 
     def _give_up(self, due: Due, tries: int, failure: Failure) -> None:

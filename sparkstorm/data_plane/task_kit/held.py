@@ -1,16 +1,66 @@
-"""Record of a held input in the store, as the worker that holds it writes it and as a client reads
-it.
+"""Inputs that need a further try: their values as they were before the first one, and the record of
+a held input in the store, as the worker that holds it writes it and as a client reads it.
+
+Law: a failed try leaves nothing, also not in lists and mappings among its input's values. Left out:
+a copy of every row: values come from bytes, from a batch or from a sender that knows their types,
+so that only rows with such values are copied, or read again where they fail.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sparkstorm.common.errors import MalformedFrameError, StoreInconsistentError
 from sparkstorm.common.model.failure import Failure
-from sparkstorm.common.model.tuples import Roots, Tuple
-from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.data_plane.transport.frames import ID_LIMIT
+from sparkstorm.common.model.tuples import Roots, Source, Tuple
+from sparkstorm.common.model.values.codec import KEYS, Codec
+from sparkstorm.data_plane.transport.frames import ID_LIMIT, Row
+
+_VALUES = itemgetter(0)
+
+
+Values = tuple[Any, ...]
+
+
+class Originals:
+    """Values of rows that run, as they were before user code had them."""
+
+    def __init__(
+        self, current: Callable[[], Iterable[Values]], original: Callable[[int], Values]
+    ) -> None:
+        """`original` returns the values of the row at a place among the current ones."""
+        self._current = current
+        self._original = original
+
+    def of(self, values: Values) -> Values:
+        """Return what the values of one of the rows were."""
+        if has_containers(values):
+            for place, each in enumerate(self._current()):
+                if each is values:
+                    return self._original(place)
+        return values
+
+
+def copied(codec: Codec, rows: Sequence[Row]) -> Originals:
+    """Return copies of those rows that hold what can be changed in place."""
+    copies = {
+        place: fresh(codec, row[0])
+        for place, row in enumerate(rows)
+        if type(row[0]) is tuple and has_containers(row[0])
+    }
+    return Originals(lambda: map(_VALUES, rows), copies.__getitem__)
+
+
+def fresh(codec: Codec, values: Values) -> Values:
+    """Return values that share no list and no mapping with these."""
+    return tuple(map(codec.normalise, values)) if has_containers(values) else values
+
+
+def has_containers(values: Values) -> bool:
+    """Return whether one of the values can be changed in place."""
+    return not KEYS.issuperset(map(type, values))
 
 
 class HeldRecord(NamedTuple):
@@ -69,3 +119,62 @@ def _checked_roots(roots: Any) -> Roots:
     if any(type(root) is not int or not 0 <= root < ID_LIMIT for root in several):
         raise ValueError("its roots are no ids")
     return tuple(roots) if type(roots) is list else int(roots)
+
+
+class PendingInput:
+    """One input, its edge id (0: not drawn yet), tries so far, and when it is due again (None: user
+    code has it).
+    """
+
+    __slots__ = (
+        "tuple",
+        "edge",
+        "attempts",
+        "due_ms",
+        "born_ms",
+        "failure",
+        "key",
+        "original",
+        "is_stored",
+        "since_us",
+    )
+
+    def __init__(
+        self, tup: Tuple, edge: int, born_ms: int, key: str, original: tuple[Any, ...]
+    ) -> None:
+        self.tuple = tup
+        self.original = original  # its values before user code had them
+        self.edge = edge
+        self.attempts = 0
+        self.due_ms: int | None = None
+        self.born_ms = born_ms
+        self.failure: Failure | None = None  # of its last try
+        self.key = key
+        self.is_stored = False
+        # when its first execute in this process began; 0 for one that was restored
+        self.since_us = 0
+
+    def encode(self, codec: Codec) -> bytes:
+        """The record that brings this input back after a crash."""
+        tup = Tuple(self.original, self.tuple.roots, self.tuple.source)
+        return pack_held(codec, tup, self.edge, self.attempts, self.born_ms, self.failure)
+
+
+def decode_held(
+    codec: Codec, key: str, data: bytes, find_source: Callable[[int, str], Source], now_ms: int
+) -> PendingInput:
+    """A stored input; it is due at once, in the order of the keys."""
+    found = unpack_held(codec, key, data)
+    try:
+        source = find_source(found.sender, found.channel)
+        if len(found.values) != len(source.fields):
+            raise ValueError(f"its values are not those of the fields {', '.join(source.fields)}")
+    except (TypeError, ValueError, MalformedFrameError) as error:
+        raise not_ours(key, error) from error
+    tup = Tuple(fresh(codec, found.values), found.roots, source)
+    held = PendingInput(tup, found.edge, found.born_ms, key, found.values)
+    held.attempts = found.attempts
+    held.failure = found.failure
+    held.due_ms = now_ms
+    held.is_stored = True
+    return held

@@ -9,10 +9,12 @@ comes and keep them in memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.executor.pieces import count_rows
+from sparkstorm.data_plane.task_kit.held import Originals, copied
 from sparkstorm.data_plane.transport.frames import Row
 from sparkstorm.data_plane.transport.progress import BACKLOG, INACTIVE, EdgeCounts
 from sparkstorm.data_plane.worker.epoch import Epoch
@@ -46,6 +48,7 @@ class BoltTurns:
         self._counters = parts.counters
         self._meters = parts.meters
         self._origin = parts.origin
+        self._copies = partial(copied, parts.plan.codec)
         self.is_careful = parts.plan.is_careful
         bolts = self._task_set.bolts.values()
         self._manual = [
@@ -132,6 +135,7 @@ class BoltTurns:
                     self._task_set.blocks.handed_over(block, rows),
                     block.births.oldest_ms,
                     block.has_pieces,
+                    keep=self._copies if block.may_hold_containers else None,
                 )
                 did = True
         return did
@@ -140,7 +144,14 @@ class BoltTurns:
         """Run the next rows of an entry, `rows` at the most, and consume them."""
         stop = min(chunk.done + rows, chunk.total)
         rows_here = chunk.part(chunk.done, stop)
-        self._execute(epoch, bolt, rows_here, chunk.oldest_ms, chunk.is_batch, chunk.sent_ms)
+        done = chunk.done
+
+        def keep(rows: Sequence[Row]) -> Originals:
+            return Originals(
+                lambda: (row[0] for row in rows), lambda place: chunk.original(done + place)
+            )
+
+        self._execute(epoch, bolt, rows_here, chunk.oldest_ms, chunk.is_batch, chunk.sent_ms, keep)
         self.consume(epoch, bolt, chunk, stop - chunk.done)
 
     def consume(self, epoch: Epoch, bolt: BoltTask, chunk: Chunk, rows: int) -> None:
@@ -163,11 +174,12 @@ class BoltTurns:
         oldest_ms: int,
         may_have_pieces: bool,
         sent_ms: int | None = None,
+        keep: Callable[[Sequence[Row]], Originals] | None = None,
     ) -> None:
         bolt.begin_rows(oldest_ms, sent_ms, self._clock.now_us())
         sent_bytes = epoch.bytes
         held = len(bolt.held)
-        failed = bolt.execute(epoch, rows, may_have_pieces)
+        failed = bolt.execute(epoch, rows, may_have_pieces, keep)
         for place, (tup, failure) in enumerate(failed):
             self._failures.settle(epoch, bolt, tup, failure, (place, len(failed)))
         self.finish(epoch, bolt)

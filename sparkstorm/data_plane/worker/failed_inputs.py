@@ -21,9 +21,10 @@ from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.common.model.worker_spec import Suspect
 from sparkstorm.data_plane.executor.runner import ReportError
+from sparkstorm.data_plane.task_kit.held import PendingInput
 from sparkstorm.data_plane.transport.progress import TaskCounts
 from sparkstorm.data_plane.worker.epoch import Epoch
-from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask, PendingInput
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.data_plane.worker.tasks.letters import Letters
 
@@ -76,9 +77,7 @@ class FailedInputs:
         for observer in bolt.observers:
             observer.failed(tup, failure)
         if self._is_exactly_once:
-            self._retry_or_park(
-                epoch, bolt, PendingInput(tup, 0, bolt.oldest_ms, bolt.new_key()), failure, which
-            )
+            self._retry_or_park(epoch, bolt, bolt.pending(tup), failure, which)
         else:
             self._fail(epoch, bolt, tup, failure)
 
@@ -199,6 +198,7 @@ class FailedInputs:
     ) -> None:
         held.attempts += 1
         held.failure = failure
+        bolt.renew(held)
         if (wait_ms := self._policy.wait_ms(held.attempts)) is None:
             if held.key in bolt.held:
                 bolt.let_go(held.key)

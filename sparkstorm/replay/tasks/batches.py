@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from sparkstorm.api.value_columns import with_values
 from sparkstorm.common.errors import CodecError, ReplayFailedError
+from sparkstorm.common.grouping.routes import Target
 from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.model.values.codec import KEYS, Codec
 from sparkstorm.data_plane.executor.pieces import count_rows, is_piece, joined, sliced, unfold
@@ -47,12 +48,25 @@ class OutEdge:
     """
 
     source: Source
-    target: int
-    is_local: bool
-    rows: list[Any]
+    to: Target
     may_hold_pieces: bool = False  # its sender emits batches
     is_shared: bool = False  # its rows go to others too: results, or a second receiver
     combiner: Combiner | None = None  # of rows for a bolt that sums up by key
+
+    @property
+    def target(self) -> int:
+        """Return the receiving task."""
+        return self.to.task
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the receiver is a task of the same stage."""
+        return self.to.is_local
+
+    @property
+    def rows(self) -> list[Any]:
+        """Return the rows that wait."""
+        return self.to.rows
 
     def is_due(self, least: int, whole: bool) -> bool:
         """Return whether there is enough to be sent: `least` rows, a full table of a combiner;

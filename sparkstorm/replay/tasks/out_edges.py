@@ -57,8 +57,7 @@ class OutEdges:
             # the list.
             is_shared = self._is_shared(Feed(component, stream))
             edges = {
-                t.task: OutEdge(route.source, t.task, t.is_local, t.rows, emits_batches, is_shared)
-                for t in route.targets
+                t.task: OutEdge(route.source, t, emits_batches, is_shared) for t in route.targets
             }
             self._add_edges(edges.values())
             self._set_combiner(route, edges)

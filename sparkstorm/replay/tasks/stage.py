@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain, groupby, islice, repeat
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -33,6 +33,7 @@ from sparkstorm.data_plane.executor.output_clock import OutputClock
 from sparkstorm.data_plane.executor.pieces import count_rows, unfold
 from sparkstorm.data_plane.executor.runner import RetryPolicy
 from sparkstorm.data_plane.executor.state import MemoryState
+from sparkstorm.data_plane.task_kit.held import Originals
 from sparkstorm.data_plane.task_kit.task_parts import REPLAY_STREAMS
 from sparkstorm.replay.evidence import Evidence, RowTimes
 from sparkstorm.replay.job import Job, is_watched
@@ -174,6 +175,8 @@ class _Partition:
                 max(each.get((output.stream, output.subscriber), NEVER) for each in begun)
             )
         self._dividers = dividers_of(route)
+        for target in route.targets:
+            target.has_containers = True  # unknown: nothing looks at each value of data
         return route
 
     def _make(self, component: str, task: int) -> ReplayTask:
@@ -338,11 +341,14 @@ class _Partition:
         else:
             lists = iter(())
             for chunk in chunks:
-                values, _ = unpack_rows(self._codec, chunk)
                 yield from self._run_values(
-                    run, values, chunk.rows, self.source(chunk.sender, chunk.stream)
+                    run,
+                    lambda: unpack_rows(self._codec, chunk)[0],  # noqa: B023
+                    chunk.rows,
+                    self.source(chunk.sender, chunk.stream),
                 )
         for rows in lists:
+            run.may_hold_containers = True
             yield from self._run_parts(run, rows)
 
     def _run_parts(self, run: ReplayTask, rows: list[Any]) -> Iterator[int]:
@@ -389,15 +395,20 @@ class _Partition:
             if run.takes_pieces:
                 yield from self._run_parts(run, [(batch, 0, source)])
             else:
-                yield from self._run_values(run, values_of(batch), batch.num_rows, source)
+                yield from self._run_values(run, partial(values_of, batch), batch.num_rows, source)
 
     def _run_values(
-        self, run: ReplayTask, values: Iterable[Any], rows: int, source: Source
+        self, run: ReplayTask, read: Callable[[], Iterable[Any]], rows: int, source: Source
     ) -> Iterator[int]:
+        values = list(read())
+        # Read again where a row fails: its lists and mappings may have been changed.
+        again = cache(lambda: list(read()))
+        originals = Originals(lambda: values, lambda place: again()[place])
         rest = iter(values)
         for count in map(len, self._sizer.parts(range(rows))):
             # The usual part is all of a batch: an iterator around it would be a call for each row.
-            run.run_values(rest if count == rows else islice(rest, count), count, source)
+            part = rest if count == rows else islice(rest, count)
+            run.run_values(part, count, source, originals)
             yield count
 
     def _run_local(self, taken: int = 0) -> None:
@@ -408,6 +419,10 @@ class _Partition:
         # In the order of the plan, senders before receivers: one pass leaves no row behind.
         for task, run in self._runs.items():
             if rows := self._gather(task, run):
+                run.may_hold_containers = any(
+                    edge.to.has_containers or edge.may_hold_pieces
+                    for edge in self._edges.inputs[task]
+                )
                 run.execute(rows)
         for run in self._runs.values():
             run.take_emitted()

@@ -37,6 +37,7 @@ from sparkstorm.data_plane.executor.pieces import count_rows
 from sparkstorm.data_plane.executor.runner import BasicRunner, FailedInput, RetryPolicy, Runner
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.data_plane.task_kit.held import Originals, copied, fresh
 from sparkstorm.data_plane.task_kit.task import LOST_IN_CLEANUP, Task, TickSchedule, make_runner
 from sparkstorm.data_plane.task_kit.task_parts import Outputs, TaskParts
 from sparkstorm.replay.savepoints import Begun
@@ -156,6 +157,9 @@ class ReplayTask(Task):
         # time of the newest input: a failed one that is tried again sets `now_ms` back
         self._reached_ms = 0
         self._senders: set[tuple[int, str]] = set()
+        # whether values of its rows may be changed in place, as far as is known
+        self.may_hold_containers = True
+        self._originals: Originals | None = None  # of the rows that run
 
     def begin(self, begun: Begun, parts: TaskParts, tasks: Collection[int]) -> None:
         """Continue from a state and clocks, and call the bolt's prepare and init_state, as one of
@@ -322,8 +326,18 @@ class ReplayTask(Task):
                         (values, at_ms or now_ms, source) for values, at_ms, source in target.rows
                     ]
 
-    def run_values(self, values: Iterator[tuple[Any, ...]], count: int, source: Source) -> None:
-        """Execute values of one source, `count` in all, in a replay without times."""
+    def run_values(
+        self,
+        values: Iterator[tuple[Any, ...]],
+        count: int,
+        source: Source,
+        originals: Originals | None = None,
+    ) -> None:
+        """Execute values of one source, `count` in all, in a replay without times; None: nothing in
+        them can be changed in place.
+        """
+        self._originals = originals
+        self.may_hold_containers = False
         mode = self._mode
         if (
             mode.is_timed
@@ -368,6 +382,8 @@ class ReplayTask(Task):
             part = rows[start : start + most]
             if isinstance(self.emitter, ClockedEmitter):
                 self.emitter.at_ms = part[0][1]
+            if self.may_hold_containers:
+                self._originals = copied(self._codec, part)
             for failed in self._run_part(part):
                 self._try_again(failed)
             self.counts.executed += len(part)
@@ -408,6 +424,8 @@ class ReplayTask(Task):
     def _try_while_allowed(self, tup: Tuple, failure: Failure) -> None:
         self.counts.failures += 1
         tries = 1
+        original = tup.values if self._originals is None else self._originals.of(tup.values)
+        tup = Tuple(fresh(self._codec, original), tup.roots, tup.source)
         while self._mode.policy.wait_ms(tries) is not None:
             failed = self.runner.execute_tuples([tup])
             if not failed:
@@ -415,6 +433,7 @@ class ReplayTask(Task):
                 return
             failure = failed[0][1]
             tries += 1
+            tup = Tuple(fresh(self._codec, original), tup.roots, tup.source)
         self._require_parking("records", f"record {tup!r:.{_SHOWN_RECORD}}", tries, failure)
         self.runner.forget(tup)
         self._park(tup, tries, failure)

@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from sparkstorm.common.errors import MalformedFrameError
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.topology import HOLD_STREAM, WATERMARK_STREAM
 from sparkstorm.common.model.tuples import Tuple, tuples_of
-from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.windowing.watermarks import NEVER
 from sparkstorm.data_plane.executor.column_runner import ColumnRunner
 from sparkstorm.data_plane.executor.emitter import Emitter
@@ -33,7 +31,7 @@ from sparkstorm.data_plane.executor.sink_runner import SinkRunner
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.task_observer import TaskObserver
 from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
-from sparkstorm.data_plane.task_kit.held import not_ours, pack_held, unpack_held
+from sparkstorm.data_plane.task_kit.held import Originals, PendingInput, fresh, has_containers
 from sparkstorm.data_plane.task_kit.task import Task
 from sparkstorm.data_plane.transport.base import entry_order
 from sparkstorm.data_plane.transport.frames import Row
@@ -43,67 +41,16 @@ from sparkstorm.data_plane.worker.epoch import Epoch
 from sparkstorm.data_plane.worker.open_blocks import Births, Feed
 from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch
-from sparkstorm.data_plane.worker.tasks.inbox import Chunk, FindSource, Inbox
+from sparkstorm.data_plane.worker.tasks.inbox import Chunk, Inbox
 from sparkstorm.data_plane.worker.tasks.states import Expect
-
-
-class PendingInput:
-    """One input, its edge id (0: not drawn yet), tries so far, and when it is due again (None: user
-    code has it).
-    """
-
-    __slots__ = (
-        "tuple",
-        "edge",
-        "attempts",
-        "due_ms",
-        "born_ms",
-        "failure",
-        "key",
-        "is_stored",
-        "since_us",
-    )
-
-    def __init__(self, tup: Tuple, edge: int, born_ms: int, key: str) -> None:
-        self.tuple = tup
-        self.edge = edge
-        self.attempts = 0
-        self.due_ms: int | None = None
-        self.born_ms = born_ms
-        self.failure: Failure | None = None  # of its last try
-        self.key = key
-        self.is_stored = False
-        # when its first execute in this process began; 0 for one that was restored
-        self.since_us = 0
-
-    def encode(self, codec: Codec) -> bytes:
-        """The record that brings this input back after a crash."""
-        return pack_held(codec, self.tuple, self.edge, self.attempts, self.born_ms, self.failure)
-
-
-def decode_held(
-    codec: Codec, key: str, data: bytes, find_source: FindSource, now_ms: int
-) -> PendingInput:
-    """A stored input; it is due at once, in the order of the keys."""
-    found = unpack_held(codec, key, data)
-    try:
-        source = find_source(found.sender, found.channel)
-        if len(found.values) != len(source.fields):
-            raise ValueError(f"its values are not those of the fields {', '.join(source.fields)}")
-    except (TypeError, ValueError, MalformedFrameError) as error:
-        raise not_ours(key, error) from error
-    held = PendingInput(Tuple(found.values, found.roots, source), found.edge, found.born_ms, key)
-    held.attempts = found.attempts
-    held.failure = found.failure
-    held.due_ms = now_ms
-    held.is_stored = True
-    return held
 
 
 class BoltTask(Task):
     """One task of a bolt: its inbox, the open blocks that feed it, its held inputs and its
     runner.
     """
+
+    _originals: Originals | None = None  # of the rows that run
 
     def __init__(
         self,
@@ -167,9 +114,14 @@ class BoltTask(Task):
         self._held_times: list[tuple[int, str]] = []
 
     def execute(
-        self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool = False
+        self,
+        epoch: Epoch,
+        rows: Sequence[Row],
+        may_have_pieces: bool = False,
+        keep: Callable[[Sequence[Row]], Originals] | None = None,
     ) -> list[FailedInput]:
-        """Run rows of one channel, pieces of batches among them; returns failed ones.
+        """Run rows of one channel, pieces of batches among them; returns failed ones. `keep` sees
+        to their values, where these can be changed in place.
 
         Everything else is done or waits for its ack.
         """
@@ -181,8 +133,8 @@ class BoltTask(Task):
             return []
         if source.is_again and self.time is not None:
             with self.time.outlook.at(self.time.outlook.heard_from(source), self.emitter.log):
-                return self._execute(epoch, rows, may_have_pieces)
-        return self._execute(epoch, rows, may_have_pieces)
+                return self._execute(epoch, rows, may_have_pieces, keep)
+        return self._execute(epoch, rows, may_have_pieces, keep)
 
     def placed(self, tup: Tuple) -> AbstractContextManager[None]:
         """Return the context in which a held input emits: where its first try was."""
@@ -191,11 +143,16 @@ class BoltTask(Task):
         return self.time.outlook.at([(self.held_key(tup),)], self.emitter.log)
 
     def _execute(
-        self, epoch: Epoch, rows: Sequence[Row], may_have_pieces: bool
+        self,
+        epoch: Epoch,
+        rows: Sequence[Row],
+        may_have_pieces: bool,
+        keep: Callable[[Sequence[Row]], Originals] | None,
     ) -> list[FailedInput]:
         # A batch reaches a bolt of rows as rows; so does it where an observer sees each row.
         if may_have_pieces and (self._columns_runner is None or self._is_watched):
             rows = unfold(rows)
+        self._originals = None if keep is None else keep(rows)
         if self._columns_runner is not None and not self._is_watched:
             count = count_rows(rows)
             self.executed += count
@@ -261,7 +218,21 @@ class BoltTask(Task):
         for tup in waiting:
             # One that is held already is tried again, and keeps its record with its tries.
             if id(tup) not in self._held_by_tuple:
-                self.hold(PendingInput(tup, 0, self.oldest_ms, self.new_key()))
+                self.hold(self.pending(tup))
+
+    def pending(self, tup: Tuple) -> PendingInput:
+        """Return the record of an input that is not done."""
+        original = tup.values if self._originals is None else self._originals.of(tup.values)
+        return PendingInput(tup, 0, self.oldest_ms, self.new_key(), original)
+
+    def renew(self, held: PendingInput) -> None:
+        """Give a failed input the values that it had before user code had them."""
+        if has_containers(held.original):
+            key = self._held_by_tuple.pop(id(held.tuple), None)
+            values = fresh(self.inbox.codec, held.original)
+            held.tuple = Tuple(values, held.tuple.roots, held.tuple.source)
+            if key is not None:
+                self._held_by_tuple[id(held.tuple)] = key
 
     def resume(self, last_entry: str, held: Iterable[PendingInput], version: int) -> None:
         """Go on where a former owner has stopped: newest entry in its stream, held inputs, version

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise, repeat
 from operator import itemgetter
 from typing import Any, overload
@@ -22,7 +23,7 @@ from sparkstorm.common.errors import MalformedFrameError
 from sparkstorm.common.model.compiled import core
 from sparkstorm.common.model.tuples import Roots, Source
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.data_plane.executor.pieces import part_of
+from sparkstorm.data_plane.executor.pieces import part_of, unfold
 from sparkstorm.data_plane.transport import frames
 from sparkstorm.data_plane.transport.base import START, Commit, Cursor, Entry, Passed
 from sparkstorm.data_plane.transport.frames import (
@@ -113,6 +114,8 @@ class Chunk:
         "_runs",
         "_ends",
         "_ended",
+        "_decode",
+        "_fresh",
     )
 
     def __init__(
@@ -124,8 +127,11 @@ class Chunk:
         done: int = 0,
         sent_ms: int | None = None,
         cell: int | None = None,
+        decode: Callable[[], Sequence[Row]] = list,
     ) -> None:
         self.entry = entry
+        self._decode = decode
+        self._fresh: Sequence[Row] = ()
         self.cell = cell  # as in Entry
         self.sent_ms = sent_ms  # as in Entry
         self.size = size  # bytes that count as backlog; 0 for control frames
@@ -157,6 +163,14 @@ class Chunk:
         """Return the rows, or pieces of a batch, from one place to another."""
         rows = self.rows
         return part_of(rows, start, stop) if self.is_batch else rows[start:stop]  # type: ignore[return-value]
+
+    def original(self, place: int) -> tuple[Any, ...]:
+        """Return the values of a row as they were before user code had them, once: decoded again,
+        as few rows fail.
+        """
+        self._fresh = self._fresh or self._decode()
+        values: tuple[Any, ...] = unfold(part_of(self._fresh, place, place + 1))[0][0]
+        return values
 
     def take_ended(self) -> Collection[int]:
         """Return the roots whose last row was done since the last call."""
@@ -261,8 +275,21 @@ class Inbox:
         if skip >= total:  # a stored cursor never points behind the last row of a frame
             self._step_over(entry, size)
             raise MalformedFrameError(f"the cursor {skip} rows into a frame of {total}")
-        self.chunks.append(Chunk(entry.id, size, frame, rows, skip, entry.sent_ms, cell))
+        self.chunks.append(
+            Chunk(
+                entry.id, size, frame, rows, skip, entry.sent_ms, cell, partial(self._again, entry)
+            )
+        )
         self.waiting += size
+
+    @property
+    def codec(self) -> Codec:
+        """Return the codec of the topology's values."""
+        return self._codec
+
+    def _again(self, entry: Entry) -> Sequence[Row]:
+        frame = self._checked(entry.data)
+        return self._rows(frame) if isinstance(frame, RowFrame) else []
 
     def consume(self, chunk: Chunk, rows: int) -> None:
         """Mark the next `rows` rows of the oldest frame as done."""

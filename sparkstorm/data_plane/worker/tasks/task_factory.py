@@ -44,6 +44,7 @@ from sparkstorm.data_plane.executor.sink_runner import LastEpoch, SinkRunner, Si
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, preparing
 from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
+from sparkstorm.data_plane.task_kit.held import decode_held
 from sparkstorm.data_plane.task_kit.journal import Journal, reading, whole_and_deltas
 from sparkstorm.data_plane.task_kit.task import make_runner
 from sparkstorm.data_plane.task_kit.task_parts import LIVE_STREAMS, TaskParts
@@ -55,7 +56,7 @@ from sparkstorm.data_plane.worker.open_blocks import OpenBlocks
 from sparkstorm.data_plane.worker.tasks.acker_task import AckerTask
 from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.data_plane.worker.tasks.blocking_spout import ThreadedSpout, threaded
-from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask, decode_held
+from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch
 from sparkstorm.data_plane.worker.tasks.hooks import (
     TaskHooks,
