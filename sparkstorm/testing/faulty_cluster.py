@@ -479,9 +479,15 @@ class FaultyCluster(LocalCluster):
         self._restore_later(fault.size, 2 * fault.size + 1_000)
         return ""
 
+    def has_met(self, *kinds: str) -> bool:
+        """Return whether a fault of one of these kinds has struck."""
+        return any(fault.kind.name in kinds for fault in self.struck)
+
     def _redis_emptied(self, fault: Fault) -> str:
         for plane in self.data_plane.planes():
             plane.empty()
+        for key in self.bytes_store.list_keys():  # code and configurations lie in it too
+            self.bytes_store.delete(key)
         self.wake_workers()
         return ""
 

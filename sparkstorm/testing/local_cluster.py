@@ -119,7 +119,7 @@ class LocalCluster:
         self.store = self.open_session("client")
         self.storm_state = StormState(self.store, KEY)
         self._data = self.data_plane.finder(self.storm_state)
-        blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
+        self.blobs = blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
         self.service = NimbusService(
             self.storm_state, blobs, self.conf, self.simulation.clock, self._run_until
         )

@@ -25,6 +25,7 @@ from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.model.upgrade import UpgradeOptions, UpgradeState
 from sparkstorm.common.settings import DeliverySettings, WorkerSettings
 from sparkstorm.common.windowing.settings import is_timed
+from sparkstorm.control_plane.blobs.store import BlobKind
 from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from sparkstorm.testing.components import FeederSpout, Nothing, TargetSink
 from sparkstorm.testing.faults import Fault, Scale
@@ -38,6 +39,8 @@ OTHER = "other"
 DURATION_MS = 8_000  # within which faults begin
 _FEED_MS = 5_000  # rows come spread over so long
 _SETTLE_MS = 240_000  # within which everything must settle once the last fault is over
+_MEND_MS = 30_000  # within which a slot puts code back that Redis has lost
+_LOST_CODE = "hot deploy not finished: blob "
 _LOOK_MS = 250
 _END_OF_TIME_MS = 2_000
 _MOST_STEPS = 60_000
@@ -335,6 +338,7 @@ class Trial:
         while cluster.has_more:
             cluster.simulation.advance(_LOOK_MS)
         cluster.is_over = True
+        self._over_ms = cluster.now_ms
         cluster.say("no more faults")
         until_ms = cluster.now_ms + _SETTLE_MS
         for feeder in self.feeders.values():
@@ -351,7 +355,7 @@ class Trial:
 
     def _waiting(self) -> list[str]:
         """Return what is not settled, a phrase each; the cheap looks first."""
-        found = self._client.unfinished() or self._unsettled_control()
+        found = self._operate() or self._client.unfinished() or self._unsettled_control()
         found = found or self._unfinished_spouts()
         return found or self.cluster.waiting()
 
@@ -377,18 +381,27 @@ class Trial:
         ]
 
     def _operate(self) -> list[str]:
-        """Do the steps of an operator after ZooKeeper went back: end what Nimbus's problems name,
-        and submit anew.
+        """Do the steps of an operator after ZooKeeper went back, or Redis was emptied, the code of
+        submissions and hot deploys with it: end what Nimbus's problems name, and submit anew.
         """
         service = self.cluster.service
         nimbus = self.cluster.nimbus
-        if not has_zookeeper_gone_back(self.cluster) or not nimbus.is_leading:
+        has_emptied = self.cluster.has_met("REDIS_EMPTIED")
+        has_lost = has_emptied or has_zookeeper_gone_back(self.cluster)
+        if not has_lost or not nimbus.is_leading:
             return []
-        named = {*nimbus.duties.cleanup.forgotten, *nimbus.duties.cleanup.revived}
-        for each in sorted(named):
-            name = each.rsplit("-", 2)[0]
+        ids = {*nimbus.duties.cleanup.forgotten, *nimbus.duties.cleanup.revived}
+        named = {each: each.rsplit("-", 2)[0] for each in ids}
+        for name in self.cluster.storm_state.deploy_names():
+            if _LOST_CODE in nimbus.problems.get(name, ""):
+                named[name] = name
+        if self.cluster.now_ms >= self._over_ms + _MEND_MS:
+            # nothing of its copies is left on any node, or a slot would have put it back by now
+            named |= {name: name for name in self._without_code()}
+        for each, name in sorted(named.items()):
             self._anew |= name == MAIN
-            kill = partial(service.new_request, RequestKind.KILL, name, topology_id=each, wait_ms=0)
+            of = "" if each == name else each
+            kill = partial(service.new_request, RequestKind.KILL, name, topology_id=of, wait_ms=0)
             self._client.ask(kill, f"kill {each}")
         if not named and MAIN not in self._names():
             self._anew |= self._has_lost_data()
@@ -397,6 +410,19 @@ class Trial:
                 lambda: service.submit_request(MAIN, self._main, self._conf, code), "submit anew"
             )
         return [f"{each} is named among Nimbus's problems" for each in sorted(named)]
+
+    def _without_code(self) -> list[str]:
+        """Return the topologies whose code or configuration Redis has lost."""
+        state = self.cluster.storm_state
+        bases = [base for each in state.topology_ids() if (base := state.read_base(each))]
+        lost = []
+        for base in bases:
+            try:
+                self.cluster.blobs.get(base.code_key)
+                self.cluster.blobs.get(base.conf_key, BlobKind.CONF)
+            except StoreInconsistentError:
+                lost.append(base.name)
+        return lost
 
     def _has_lost_data(self) -> bool:
         """Return whether the topology's data are gone because Redis was emptied: nothing is left
@@ -408,8 +434,6 @@ class Trial:
         return emptied and not deleted
 
     def _unsettled_control(self) -> list[str]:
-        if named := self._operate():
-            return named
         cluster = self.cluster
         state = self.cluster.storm_state
         ids = state.topology_ids()
@@ -521,9 +545,7 @@ class Trial:
 
 def has_zookeeper_gone_back(cluster: FaultyCluster) -> bool:
     """Return whether ZooKeeper has lost records: requests and outcomes may be lost then too."""
-    return any(
-        fault.kind.name in ("ZOOKEEPER_BACK", "ZOOKEEPER_EMPTIED") for fault in cluster.struck
-    )
+    return cluster.has_met("ZOOKEEPER_BACK", "ZOOKEEPER_EMPTIED")
 
 
 def _drawn_conf(chance: random.Random) -> dict[str, Any]:

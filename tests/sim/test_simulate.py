@@ -25,7 +25,7 @@ from sparkstorm.testing.faults import KIND_BY_NAME, KINDS, Fault, Kind, Scale, d
 from sparkstorm.testing.faulty_cluster import FaultyCluster
 from sparkstorm.testing.trial import Client, Trial
 from sparkstorm.testing.trials import Trials
-from tests.sim.topologies import small_to_target, subject
+from tests.sim.topologies import small_loop, small_to_target, subject
 from tests.topologies import Count, Split
 
 SIZES = {
@@ -266,8 +266,15 @@ def test_states_whose_changes_are_kept_at_each_turn_are_those_of_a_run_without_f
 # 134: Nimbus dies and ZooKeeper goes back to the state before a submission, whose code is gone then.
 # 1327: Redis is emptied while a hot deploy is under way.
 # 1504: ZooKeeper and Redis are emptied both.
+# 160220: Redis is emptied while a submission is under way whose Nimbus has died.
 def test_rows_are_written_again_only_where_what_was_lost_was_named_or_nothing_was_left() -> None:
-    simulate(small_to_target(), seeds=[134, 1327, 1504])
+    simulate(small_to_target(), seeds=[134, 1327, 1504, 160220])
+
+
+# 160614: the only node that had the code is replaced right after Redis was emptied.
+# 170906: Redis is emptied while a rebalance is under way whose Nimbus has died.
+def test_a_topology_whose_code_is_lost_is_named_and_can_be_killed_and_submitted_anew() -> None:
+    simulate(small_loop(), seeds=[160614, 170906])
 
 
 @pytest.mark.parametrize(("emptied_ms", "is_excused"), [(6_500, True), (1, False), (4_000, False)])
