@@ -1,9 +1,11 @@
 """One round: what the scheduler sees, and the plan made of its answer."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from sparkstorm.common.errors import FailedAssignTopologyError
 from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
@@ -238,3 +240,83 @@ def test_a_topology_stays_in_a_rack_that_slots_tell_of(racks: str, used: set[str
         Snapshot({"t-1": KNOWN}, {}, supervisors), {}, ResourceAwareScheduler(), {}, 1000
     ).placed.values()
     assert {slot.node for slot in placed.values()} == used
+
+
+class Reckless(DefaultScheduler):
+    """Puts everything of a topology on one slot, offered or not."""
+
+    def __init__(self, slot: WorkerSlot) -> None:
+        self.slot = slot
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        for each in topologies:
+            cluster.assign(self.slot, each, E)
+
+
+def test_the_answer_of_a_scheduler_of_the_whole_cluster_is_checked() -> None:
+    new = replace(SNAPSHOT, assignments={})
+    for node, port in (("n9", 1), ("n1", 9)):
+        problem = f"put t-1 on {node}:{port}, which is not offered"
+        with pytest.raises(FailedAssignTopologyError, match=problem):
+            plan_round(new, {}, Reckless(WorkerSlot(node, port)), {}, 1000)
+    (made,) = plan_round(new, {}, Reckless(SLOTS[1]), {}, 1000).assignments
+    assert set(made.slot_by_executor.values()) == {SLOTS[1]}
+
+
+def known(topology_id: str, **changes: Any) -> KnownTopology:
+    base = replace(BASE, topology_id=topology_id, name=topology_id, **changes)
+    return KnownTopology(base, OUTLINE, {})
+
+
+def placed(topology_id: str, *slots: WorkerSlot) -> Assignment:
+    where = {each: slots[n % len(slots)] for n, each in enumerate(E)}
+    return replace(OLD, topology_id=topology_id, slot_by_executor=where)
+
+
+def test_a_new_topology_without_a_place_keeps_no_later_one_from_its_place() -> None:
+    """By the order of their ids."""
+
+    class OnlyTheLast(DefaultScheduler):
+        def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+            cluster.assign(SLOTS[0], "t-2", E)
+
+    two = Snapshot({each: known(each) for each in ("t-1", "t-2")}, {}, SUPERVISORS)
+    made = plan_round(two, {}, OnlyTheLast(), {}, 1000).assignments
+    assert [each.topology_id for each in made] == ["t-2"]
+
+
+def test_of_two_topologies_on_a_drained_host_each_stays_that_has_no_room_elsewhere() -> None:
+    """One has found room, which does not decide for the next."""
+
+    class RoomForOne(DefaultScheduler):
+        def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+            cluster.assign(SLOTS[2], "t-1", E)
+
+    snapshot = Snapshot(
+        {each: known(each, num_workers=1) for each in ("t-1", "t-2")},
+        {"t-1": placed("t-1", SLOTS[0]), "t-2": placed("t-2", SLOTS[1])},
+        SUPERVISORS,
+        marks={"host-n1": HostMark(True, 0, "ann")},
+    )
+    alive = {"t-1": set(E), "t-2": set(E)}
+    plan = plan_round(snapshot, alive, RoomForOne(), {}, 1000)
+    assert [each.topology_id for each in plan.assignments] == ["t-1"]
+    assert set(plan.placed["t-2"].values()) == {SLOTS[1]}
+
+
+def test_a_rebalance_is_served_before_topologies_that_lack_workers_behind_one_that_lacks_none() -> (
+    None
+):
+    snapshot = Snapshot(
+        {each: known(each, num_workers=n) for each, n in (("t-1", 1), ("t-2", 1), ("t-3", 2))},
+        {
+            "t-1": placed("t-1", SLOTS[0]),
+            "t-2": replace(placed("t-2", SLOTS[1]), slot_by_executor={E[0]: SLOTS[1]}),
+            "t-3": placed("t-3", SLOTS[2]),
+        },
+        SUPERVISORS,
+    )
+    watching = Watching()
+    alive = {"t-1": set(E), "t-2": {E[0]}, "t-3": set(E)}
+    plan_round(snapshot, alive, watching, {}, 1000, {"t-3": RebalanceOptions(2)})
+    assert watching.hungry == ["t-3"]
