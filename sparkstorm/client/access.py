@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from sparkstorm.client.insight.reading import JUDGED_MS
 from sparkstorm.client.readings import StoreSource
@@ -19,6 +19,7 @@ from sparkstorm.client.worker_problems import DeadWorkers
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.config import Conf
 from sparkstorm.common.errors import ReadOnlyConnectionError
+from sparkstorm.common.extension_points import extensions_at
 from sparkstorm.common.model.assignment import TopologySummary
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.model.values.value_types import check_serializers, top_module
@@ -30,11 +31,26 @@ from sparkstorm.common.settings import (
     SupervisorSettings,
 )
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.data_plane.transport.base import Reader
 from sparkstorm.data_plane.transport.reader import RedisReader, is_kept_in
-from sparkstorm.extensions.cells.cells_reader import RedisCellsReader
 
-AnyReader = RedisReader | RedisCellsReader
-"""Reader of a topology in one store, or in several."""
+
+class TopologyReader(Reader, Protocol):
+    """Reader of a topology's data in one Redis or in several, with the logs of its workers."""
+
+    is_one_moment: bool
+
+    def progress_and_backlog(self) -> tuple[dict[str, bytes], dict[int, int]]:
+        """Return both; `is_one_moment` says whether they are of one moment."""
+
+    def log_slots(self) -> list[str]:
+        """Return the slots ("node:port") of the workers whose logs are kept."""
+
+    def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
+        """Return the kept parts of one worker's log with ids greater than `after`."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 class ClusterAccess:
@@ -58,13 +74,13 @@ class ClusterAccess:
             state.read_worker_beat, SupervisorSettings.of(conf).worker_heartbeat_ms
         )
         self._stores = stores
-        self._readers: dict[str, AnyReader] = {}
+        self._readers: dict[str, TopologyReader] = {}
 
     def summaries(self) -> list[TopologySummary]:
         """Return status and size of every topology, by id."""
         return self.service.summaries()
 
-    def reader(self, topology_id: str) -> AnyReader:
+    def reader(self, topology_id: str) -> TopologyReader:
         """Return the reader of a topology's data in Redis, one per topology; `close_readers` ends
         its connections.
         """
@@ -72,15 +88,18 @@ class ClusterAccess:
             self._readers[topology_id] = self._make_reader(topology_id)
         return self._readers[topology_id]
 
-    def _make_reader(self, topology_id: str) -> AnyReader:
+    def _make_reader(self, topology_id: str) -> TopologyReader:
         stores = self.stores_of(topology_id)
         readers = [
             RedisReader(each, topology_id, may_write=not self.is_read_only) for each in stores
         ]
         if len(readers) == 1:
             return readers[0]
-        names = [each.name for each in stores]
-        return RedisCellsReader(readers, names, lambda: self._components(topology_id))
+        names = [store.name for store in stores]
+        united: TopologyReader = extensions_at("reader")[0](
+            readers, names, lambda: self._components(topology_id)
+        )
+        return united
 
     def _components(self, topology_id: str) -> Mapping[int, str]:
         table = self.state.read_tasks(topology_id)

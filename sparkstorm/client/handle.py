@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.client.access import AnyReader, ClusterAccess
+from sparkstorm.client.access import ClusterAccess, TopologyReader
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.insight.health import Health
 from sparkstorm.client.insight.reading import JUDGED_MS
@@ -72,7 +72,7 @@ class TopologyHandle:
     Methods that change something raise ReadOnlyConnectionError when the connection may only read.
     """
 
-    def __init__(self, topology_id: str, cluster: ClusterAccess, reader: AnyReader) -> None:
+    def __init__(self, topology_id: str, cluster: ClusterAccess, reader: TopologyReader) -> None:
         self.topology_id = topology_id
         self._cluster = cluster
         self._state = cluster.state

@@ -19,6 +19,10 @@ BUILT_IN: Final[Mapping[str, tuple[str, ...]]] = {
         "sparkstorm.extensions.recording.stepping.capsule:Capsule",
         "sparkstorm.extensions.recording.stepping.capsule:open_capsule",
     ),
+    # makes a client's reader of a topology that lies in several Redis servers
+    "reader": ("sparkstorm.extensions.cells.cells_reader:RedisCellsReader",),
+    # joins a worker's transport with those to the other Redis servers of its topology
+    "transport": ("sparkstorm.extensions.cells.opening:open_cells",),
     # classes of data_plane.worker.extension.WorkerExtension
     "worker": (
         "sparkstorm.extensions.recording.worker:ShadowExtension",

@@ -16,25 +16,18 @@ import os
 import select
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from sparkstorm.common.clock import Clock, SystemClock
 from sparkstorm.common.errors import CodecError
+from sparkstorm.common.extension_points import extensions_at
 from sparkstorm.common.model.worker_messages import Alive
 from sparkstorm.common.model.worker_spec import WorkerSpec
 from sparkstorm.common.settings import WorkerSettings
 from sparkstorm.common.slot_spec import WorkerControl
 from sparkstorm.data_plane.transport.base import Transport
-from sparkstorm.data_plane.transport.durability import (
-    ON_DISK,
-    ON_REPLICAS,
-    ReplicaCursors,
-    SyncedCursors,
-    require_durable,
-)
 from sparkstorm.data_plane.transport.redis import RedisTransport
 from sparkstorm.data_plane.user_code.topology_code import open_topology
 from sparkstorm.data_plane.worker.epoch import RandomIds
@@ -50,8 +43,6 @@ from sparkstorm.data_plane.worker.run import (
 )
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.data_plane.worker.worker import Worker
-from sparkstorm.extensions.cells.cells import CellsTransport, StoredCursors
-from sparkstorm.extensions.cells.foreign import RedisForeign
 
 # Thirty within the worker time-out. Half as often, a slot that lost one would wait twice as long to
 # see a process stop; twice as often, a slot reads more lines for nothing.
@@ -112,20 +103,8 @@ def open_transport(spec: WorkerSpec, on_wait: Callable[[str], None]) -> LoopTran
     own = RedisTransport(spec.redis, spec.topology_id, on_wait=on_wait)
     if not spec.cells:
         return own
-    durability = WorkerSettings.of(spec.conf).durability
-    stored: StoredCursors | None = None
-    if durability == ON_REPLICAS:
-        require_durable(durability, spec.cells)
-        stored = ReplicaCursors(spec.redis, spec.topology_id)
-    elif durability == ON_DISK:
-        # Not all stores here: one that is away must not keep this cell from starting.
-        stored = SyncedCursors(spec.redis, spec.topology_id)
-    foreign = {
-        cell: RedisForeign(address, spec.topology_id, cell, durability)
-        for cell, address in enumerate(spec.cells)
-        if cell != spec.cell
-    }
-    return CellsTransport(spec.topology_id, own, foreign, lambda: 1000 * time.monotonic(), stored)
+    joined: LoopTransport = extensions_at("transport")[0](spec, own)
+    return joined
 
 
 def _say_alive(control: WorkerControl, ended: threading.Event) -> None:
