@@ -3,6 +3,7 @@ damaged nodes.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ from sparkstorm.control_plane.cluster.base import Hint, Stored
 from sparkstorm.control_plane.cluster.local import LocalStateStore
 from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.extensions.upgrade.gray_upgrade import UpgradeStep
 
 KEY = b"k" * 32
 SLOT = WorkerSlot("host-a-1", 6700)
@@ -313,3 +315,39 @@ def test_an_id_is_protected_until_its_session_ends(
     assert state.protected_ids() == ["wc-2-9"]
     client.store.close()
     assert state.protected_ids() == []
+
+
+UPGRADE = GrayUpgrade(
+    "wc-1-9", WorkerCode("a", "b"), WorkerCode("c", "d"), TopologyOutline({}, {}, {}), 1, 2
+)
+
+
+@pytest.mark.parametrize("now", [None, replace(UPGRADE, code=WorkerCode("e", "f"))])
+def test_a_worker_that_is_late_is_not_among_the_upgraded_of_no_upgrade_or_of_the_next_one(
+    state: StormState, now: GrayUpgrade | None
+) -> None:
+    state.prepare_gray_upgrade("wc-1-9")
+    state.change_upgrade("wc-1-9", lambda _: UPGRADE)
+    state.write_upgraded("wc-1-9", SLOT, UPGRADE.code)
+    assert state.is_upgraded("wc-1-9", SLOT, UPGRADE.code)
+    state.clear_upgrade("wc-1-9")
+    if now is not None:
+        state.change_upgrade("wc-1-9", lambda _: now)
+    state.write_upgraded("wc-1-9", SLOT, UPGRADE.code)
+    assert state.upgrade_state("wc-1-9").upgraded == {}
+
+
+@pytest.mark.parametrize("change", [{"started_ms": 9}, {"code": WorkerCode("e", "f")}, None])
+def test_a_step_that_is_late_names_no_worker_in_no_upgrade_or_in_the_next_one(
+    state: StormState, change: dict[str, Any] | None
+) -> None:
+    step = UpgradeStep(add_upgrading=(SLOT,))
+    state.prepare_gray_upgrade("wc-1-9")
+    state.change_upgrade("wc-1-9", lambda _: UPGRADE)
+    state.carry_out(UPGRADE, step)
+    assert state.upgrade_state("wc-1-9").upgrading == {SLOT}
+    state.clear_upgrade("wc-1-9")
+    if change is not None:
+        state.change_upgrade("wc-1-9", lambda _: replace(UPGRADE, **change))
+    state.carry_out(UPGRADE, step)
+    assert state.upgrade_state("wc-1-9").upgrading == set()
