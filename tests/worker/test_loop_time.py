@@ -12,7 +12,7 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.common.clock import SimClock
 from sparkstorm.common.errors import StoreInconsistentError
-from sparkstorm.common.model.failure import Cause
+from sparkstorm.common.model.failure import Cause, Failure
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.model.worker_messages import SetStatus
 from sparkstorm.data_plane.transport.progress import (
@@ -108,6 +108,44 @@ def test_a_bolts_time_is_busy_time_of_its_task_and_of_its_worker() -> None:
     # what the loop comes back for at once is not idle
     assert states(worker) == {"busy": 15, "read": 2, "idle": 18}
     assert sum(worker.progress.loop_us) == workers.clock.now_us() - began_us
+
+
+class SlowlySettled(FeederSpout):
+    """Takes 3 ms for an `ack`, 4 for a `fail`."""
+
+    def ack(self, message_id: Any) -> None:
+        clock.advance(3)
+        super().ack(message_id)
+
+    def fail(self, message_id: Any, failure: Failure | None = None) -> None:
+        clock.advance(4)
+        super().fail(message_id, failure)
+
+
+class Odd(BasicBolt):
+    """Refuses even numbers."""
+
+    outputs = ("value",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup[0] % 2 == 0:
+            raise ValueError("even")
+        collector.emit((tup[0],))
+
+
+def test_callbacks_are_busy_time_of_their_spout() -> None:
+    global clock
+    spout = SlowlySettled(["value"])
+    for number in (1, 2, 3):
+        spout.feed([number])
+    conf = {"topology.acker.executors": 1, "topology.max.retries": 0}
+    workers = Workers(chain(spout, Odd()), conf)
+    clock = workers.clock
+    worker = workers.claim("a", ["spout", "bolt", "capture", "__acker"])
+    workers.step(worker, times=30)
+    assert (len(spout.acked), len(spout.failed)) == (2, 1)
+    assert counts(worker, "spout").busy_us == 10_000
+    assert states(worker)["busy"] == 10
 
 
 def test_a_spout_that_may_not_have_more_trees_open_is_paused_for_that() -> None:
