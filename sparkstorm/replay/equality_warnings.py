@@ -100,7 +100,7 @@ def warnings_of(
         found += _of_windows(bolt, conf, seen)
         found += _of_lateness(bolt, seen)
         found += _of_losses(bolt, conf, seen)
-        found += _of_timers(plan, bolt, seen)
+        found += _of_timers(bolt, seen)
         found += _of_time({**conf, **bolt.conf}, bolt, is_timed)
         found += _of_code(bolt)
         found += _of_guarantee({**conf, **bolt.conf}, bolt, seen)
@@ -358,10 +358,8 @@ def _late_text(bolt: Component, input: Subscription, slack_ms: int, seen: RowOrd
     )
 
 
-def _of_timers(plan: Plan, bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
-    senders = [plan.topology.components[each.component] for each in bolt.inputs]
-    has_data = any(sender.kind == "spout" for sender in senders)
-    if seen.count(bolt.id, "asked") or (seen.count(bolt.id, "chains") and has_data):
+def _of_timers(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
+    if seen.count(bolt.id, "asked") or seen.count(bolt.id, "chains"):
         yield ReplayWarning(
             bolt.id,
             "timers",

@@ -43,14 +43,17 @@ def outcome(
     )
 
 
-def replayed(topology: Topology, rows: Any, seed: int) -> LocalResults:
-    effects = {c.id: Effects.RUN for c in topology.bolts}
-    given: dict[str, Any] = {
+def replay_options(topology: Topology, seed: int) -> dict[str, Any]:
+    return {
         "conf": CONF,
         "name": "test",
-        "effects": effects,
+        "effects": {c.id: Effects.RUN for c in topology.bolts},
         "event_time": TIMES[seed % 2],
     }
+
+
+def replayed(topology: Topology, rows: Any, seed: int) -> LocalResults:
+    given = replay_options(topology, seed)
     given["partitions"] = (1, 3)[seed // 2 % 2]
     try:
         return replay_locally(topology, rows, **given)

@@ -184,6 +184,7 @@ def random_topology(
     random: Random,
     keys: Sequence[Any] = "abc",
     timed: Sequence[Any] = (*FOLDING, *COLLECTING, Steps),
+    plain: Sequence[Any] = (Pass, Pass, Disorder, Bad),
 ) -> tuple[Topology, dict[str, list[Any]]]:
     """Spouts, bolts without time, and bolts by time, behind each other."""
     builder, streams, rows = TopologyBuilder(), [], {}
@@ -193,7 +194,7 @@ def random_topology(
         rows[f"s{n}"] = random_rows(random, keys)
     for n in range(random.randint(1, 5)):
         is_plain = random.random() < 0.5 and n < 4
-        make = random.choice((Pass, Pass, Disorder, Bad) if is_plain else timed)
+        make = random.choice(plain if is_plain else timed)
         bolt: Any = make() if is_plain else with_time(make(), random)
         declarer = builder.set_bolt(f"b{n}", bolt, random.choice((1, 2, 3)))
         for component in random.sample(streams, min(len(streams), random.choice((1, 1, 1, 2)))):
