@@ -125,7 +125,7 @@ class TopologyBuilder:
             own = {**bolt.time_conf(), **own}
         streams = {**_streams(id, bolt, outputs), **late_stream_of(own)}
         declarer = self._add(Component(id, "bolt", bolt, parallelism, num_tasks, own, streams))
-        for component, stream, grouping in inputs_of(id, bolt, inputs):
+        for component, stream, grouping in inputs_of(id, bolt, inputs, num_tasks or parallelism):
             declarer.grouping(component, grouping, stream)
         return declarer
 

@@ -51,9 +51,11 @@ def custom(grouping: Any) -> Grouping:
     return Grouping("custom", custom=grouping)
 
 
-def inputs_of(id: str, bolt: Any, inputs: Inputs | None) -> Iterator[tuple[str, str, Grouping]]:
+def inputs_of(
+    id: str, bolt: Any, inputs: Inputs | None, tasks: int = 1
+) -> Iterator[tuple[str, str, Grouping]]:
     """Yield component, stream and grouping of each input; without a grouping it is the bolt's key,
-    or shuffle.
+    or shuffle. A state without a key over several tasks needs a grouping.
     """
     if inputs is None:
         return
@@ -71,6 +73,12 @@ def inputs_of(id: str, bolt: Any, inputs: Inputs | None) -> Iterator[tuple[str, 
         stream = stream if colon else DEFAULT_STREAM
         key = key_of_input(bolt, component, stream)
         default: Grouping | str = Grouping("fields", key) if key else "shuffle"
+        is_one = key or tasks == 1 or isinstance(inputs, Mapping) or hasattr(bolt, "input_key")
+        if not is_one and isinstance(bolt, Stateful):
+            raise InvalidTopologyError(
+                f"component '{id}' keeps a state without a key, of which each of its {tasks} tasks would keep a part: name "
+                f'the key (key_fields, @bolt(key=...)) or the grouping (inputs={{"{source}": "shuffle"}}), or use one task'
+            )
         yield (
             component,
             stream,

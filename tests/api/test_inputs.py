@@ -229,3 +229,16 @@ def test_wrong_inputs_are_refused(case: str) -> None:
     with pytest.raises(InvalidTopologyError) as refused:
         subscribed(lambda b: b.set_bolt("last", Last(), inputs=inputs))
     assert said in str(refused.value)
+
+
+def test_a_state_without_a_key_over_several_tasks_needs_a_grouping() -> None:
+    class Counted(StatefulBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.state.add("all")
+
+    with pytest.raises(
+        InvalidTopologyError, match=r"'last' keeps a state without a key, .* 2 tasks"
+    ):
+        subscribed(lambda b: b.set_bolt("last", Counted(), 2, inputs="words"))
+    subscribed(lambda b: b.set_bolt("last", Counted(), inputs="words"))
+    subscribed(lambda b: b.set_bolt("last", Counted(), 2, inputs={"words": "shuffle"}))

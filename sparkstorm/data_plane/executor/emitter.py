@@ -217,7 +217,7 @@ class Emitter:
             values = route.checked(values)
             if len(self.log) >= MAX_ROWS_PER_TUPLE:
                 raise InvalidTopologyError(
-                    f"component '{self.component}' emitted more than {MAX_ROWS_PER_TUPLE} rows for one input"
+                    f"component '{self.component}' emitted more than {MAX_ROWS_PER_TUPLE:,} rows for the inputs of one turn"
                 )
         else:
             for value in values:
