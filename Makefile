@@ -68,7 +68,7 @@ perf: $(VENV)/installed-dev
 	@$(WITH_JAVA) && exec python -m benchmarks.perf $(ARGS)
 
 chaos: $(VENV)/installed-dev
-	@$(WITH_JAVA) && exec python -m sparkstorm.testing.chaos --seconds $(SECONDS) $(ARGS)
+	@$(WITH_JAVA) && exec python -m tests.chaos --seconds $(SECONDS) $(ARGS)
 
 mutants: $(VENV)/installed-dev
 	@$(BIN)/python -m tests.mutants $(ARGS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.testing.system.processes import is_gone
+from sparkstorm.testing.servers.processes import is_gone
 from tests.reaper import marked
 from tests.waiting import wait_until
 

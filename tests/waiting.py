@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sparkstorm.testing.system.polling import pause
+from tests.system.polling import pause
 
 LIMIT_S = 180.0
 

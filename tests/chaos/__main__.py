@@ -1,4 +1,4 @@
-"""Command of the chaos kit: `python -m sparkstorm.testing.chaos --seconds 600` (`make chaos
+"""Command of the chaos kit: `python -m tests.chaos --seconds 600` (`make chaos
 SECONDS=600`).
 """
 
@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkstorm.testing.chaos.disasters import DISASTERS
-from sparkstorm.testing.chaos.faults import FAULTS
-from sparkstorm.testing.chaos.processes import run_processes
-from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
-from sparkstorm.testing.chaos.simulated import run_simulated
+from tests.chaos.disasters import DISASTERS
+from tests.chaos.faults import FAULTS
+from tests.chaos.processes import run_processes
+from tests.chaos.report import GUARANTEES, ChaosReport
+from tests.chaos.simulated import run_simulated
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     kept.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m sparkstorm.testing.chaos",
+        prog="python -m tests.chaos",
         description="Harm topologies, and say what became of them.",
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each backend strikes")

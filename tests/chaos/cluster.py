@@ -23,12 +23,12 @@ from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.common.errors import SparkStormError
 from sparkstorm.common.model.assignment import RUNNING
 from sparkstorm.extensions.embedded import start_redis, start_zookeeper
-from sparkstorm.testing.chaos.clock import HostClock
-from sparkstorm.testing.chaos.report import ChaosReport
-from sparkstorm.testing.chaos.standalone import STANDALONE, StandalonePair
-from sparkstorm.testing.chaos.topologies import TOPOLOGIES
-from sparkstorm.testing.system.processes import descendants, is_gone
-from sparkstorm.testing.system.proxy import TcpProxy, redis_request
+from sparkstorm.testing.servers.processes import descendants, is_gone
+from tests.chaos.clock import HostClock
+from tests.chaos.report import ChaosReport
+from tests.chaos.standalone import STANDALONE, StandalonePair
+from tests.chaos.topologies import TOPOLOGIES
+from tests.system.proxy import TcpProxy, redis_request
 
 _LIMIT_S = 180.0
 _PER_SECOND = 500  # numbers of each source

@@ -25,10 +25,10 @@ from sparkstorm.common.model.worker_spec import StoreMark
 from sparkstorm.connectors import FileSink
 from sparkstorm.data_plane.transport.store_loss import LOST
 from sparkstorm.extensions.embedded.process import EmbeddedServer
-from sparkstorm.testing.chaos.cluster import ChaosCluster
-from sparkstorm.testing.chaos.faults import end_driver
-from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
-from sparkstorm.testing.chaos.topologies import END, Numbers, Sum, Words, counted_words
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.faults import end_driver
+from tests.chaos.report import GUARANTEES, ChaosReport
+from tests.chaos.topologies import END, Numbers, Sum, Words, counted_words
 
 NAME = "log"
 STATE = "log: state"

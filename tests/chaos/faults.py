@@ -16,10 +16,10 @@ from pathlib import Path
 
 from sparkstorm.common.errors import EmbeddedServerError
 from sparkstorm.extensions.embedded.redis import find_redis_binary
-from sparkstorm.testing.chaos.cluster import ChaosCluster
-from sparkstorm.testing.chaos.report import DRIVER_DEATH
-from sparkstorm.testing.system.processes import descendants, is_gone, parent_of, slot_of
-from sparkstorm.testing.system.proxy import Cut, TcpProxy
+from sparkstorm.testing.servers.processes import descendants, is_gone, parent_of, slot_of
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.report import DRIVER_DEATH
+from tests.system.proxy import Cut, TcpProxy
 
 _PAUSE_S = 3.0
 _SLOW_S = 0.05  # of each chunk, either way

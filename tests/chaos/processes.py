@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sparkstorm.testing.chaos.cluster import ChaosCluster
-from sparkstorm.testing.chaos.disasters import DISASTERS, DisasterRun
-from sparkstorm.testing.chaos.faults import (
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.disasters import DISASTERS, DisasterRun
+from tests.chaos.faults import (
     CLOCK_FAULTS,
     DISK_FAULTS,
     ENDURED,
@@ -24,8 +24,8 @@ from sparkstorm.testing.chaos.faults import (
     STANDALONE_FAULTS,
     Strike,
 )
-from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
-from sparkstorm.testing.chaos.standalone import STANDALONE
+from tests.chaos.report import GUARANTEES, ChaosReport
+from tests.chaos.standalone import STANDALONE
 
 LOCAL = "local[9]"
 WITH_EXECUTORS = "local-cluster[2,6,1024]"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.common.errors import SparkStormError
-from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport
-from sparkstorm.testing.chaos.topologies import TOPOLOGIES, ChaosTopology
 from sparkstorm.testing.faults import Fault, Trigger
 from sparkstorm.testing.trial import MAIN, Subject, Trial
 from sparkstorm.testing.trials import Trials, quietly
+from tests.chaos.report import GUARANTEES, ChaosReport
+from tests.chaos.topologies import TOPOLOGIES, ChaosTopology
 
 _NUMBERS = 120
 

@@ -24,13 +24,13 @@ from sparkstorm.connectors import Files, FileSink, SqlSink, SqlSource
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from sparkstorm.testing.servers import ObjectStore, PostgresServer
 from sparkstorm.testing.servers.postgres import PASSWORD
-from sparkstorm.testing.system.main_job import ROOT
 from tests.connectors.crashing_sink import feed
 from tests.connectors.test_bad_input import ROWS, Relieved, fill, write
 from tests.connectors.test_bad_input import small_disk as small_disk
 from tests.connectors.test_file_source import Run
 from tests.connectors.test_sql import Bench
 from tests.leaks import keep_children
+from tests.system.main_job import ROOT
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.system

@@ -22,7 +22,7 @@ from sparkstorm.extensions.cells.foreign import RedisForeign
 from sparkstorm.extensions.cells.local_foreign import LocalForeign
 from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.testing.sim_data import DataPlane
-from sparkstorm.testing.system.proxy import TcpProxy, redis_request
+from tests.system.proxy import TcpProxy, redis_request
 from tests.transport.cluster_redis import ClusterRedis
 from tests.waiting import wait_until
 

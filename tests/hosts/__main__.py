@@ -20,12 +20,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkstorm.testing.system.main_job import MainJob, count_words
 from tests.hosts import users
 from tests.hosts.lab import ROOT, Lab, Watch, is_named, now
 from tests.hosts.network import Host, why_not
 from tests.hosts.settings import SLOTS
 from tests.reaper import start_reaper
+from tests.system.main_job import MainJob, count_words
 from tests.waiting import wait_until
 
 RATE = 500

@@ -24,7 +24,7 @@ from typing import Any
 from sparkstorm.extensions.embedded.java import find_java
 from sparkstorm.extensions.embedded.redis import find_redis_binary
 from sparkstorm.extensions.embedded.zookeeper import class_path
-from sparkstorm.testing.chaos.topologies import words_of
+from tests.chaos.topologies import words_of
 from tests.hosts.network import Host, Network, User
 from tests.hosts.settings import (
     ASK,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.testing.system.main_job import environment
+from tests.system.main_job import environment
 
 pytestmark = [
     pytest.mark.system,

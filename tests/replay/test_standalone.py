@@ -34,7 +34,7 @@ from sparkstorm.driver.job_file import JobFile
 from sparkstorm.driver.replay.job_results import write_result
 from sparkstorm.driver.results import Result
 from sparkstorm.replay import EventTime, Replay, replay
-from sparkstorm.testing.chaos.standalone import StandalonePair
+from tests.chaos.standalone import StandalonePair
 from tests.replay.bolts import Source, WindowSums
 from tests.replay.conftest import ENVIRONMENT
 from tests.replay.test_lateness import history

@@ -23,7 +23,7 @@ from sparkstorm.control_plane.scheduling.reconcile import restarted
 from sparkstorm.control_plane.supervisor.node_dir import NodeDir
 from sparkstorm.control_plane.supervisor.supervisor import read_local_assignments
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.testing.system.processes import is_gone
+from sparkstorm.testing.servers.processes import is_gone
 from tests.supervisor.local_slots import LocalSlots
 from tests.supervisor.slot_bench import TOYS, SlotBench
 from tests.waiting import assert_once_within, limit_here, wait_until

@@ -20,9 +20,9 @@ from sparkstorm.control_plane.supervisor.store_probe import (
     RedisProbe,
 )
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.testing.system.proxy import TcpProxy
 from tests.supervisor.local_slots import LocalSlots
 from tests.supervisor.slot_bench import SlotBench
+from tests.system.proxy import TcpProxy
 from tests.waiting import wait_until
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.extensions.embedded.process import free_port
-from sparkstorm.testing.system.main_job import environment
+from tests.system.main_job import environment
 from tests.waiting import LIMIT_S
 
 _ROOT = Path(__file__).parents[2]

@@ -23,10 +23,10 @@ from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
 from sparkstorm.data_plane.transport.progress import Progress, merge
 from sparkstorm.data_plane.transport.reader import RedisReader
-from sparkstorm.testing.system.polling import pause
-from sparkstorm.testing.system.processes import command_of, descendants, is_gone
+from sparkstorm.testing.servers.processes import command_of, descendants, is_gone
+from tests.system.polling import pause
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 class MainJob:

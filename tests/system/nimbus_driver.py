@@ -25,7 +25,7 @@ from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import find_files
 from sparkstorm.driver.cluster import Cluster
-from sparkstorm.testing.system.gated_count import Count, GatedLines, Split
+from tests.system.gated_count import Count, GatedLines, Split
 
 NAME = "words"
 LIMIT_S = 400.0

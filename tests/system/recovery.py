@@ -1,4 +1,4 @@
-"""Table of recovery times: `python -m sparkstorm.testing.system.recovery` kills each part of a
+"""Table of recovery times: `python -m tests.system.recovery` kills each part of a
 running word count.
 
 A recovery lasts from the kill to the first commit of the new owner. The source has no end until
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.common.model.assignment import WorkerBeat
-from sparkstorm.testing.system.gated_count import expected_counts, job_file
-from sparkstorm.testing.system.main_job import MainJob, Sight
-from sparkstorm.testing.system.processes import is_gone, parent_of, slot_of
+from sparkstorm.testing.servers.processes import is_gone, parent_of, slot_of
+from tests.system.gated_count import expected_counts, job_file
+from tests.system.main_job import MainJob, Sight
 
 LINES_BETWEEN = 2_000  # lines acked between two faults
 Fault = Callable[["Stage"], float]
@@ -176,7 +176,7 @@ def run_with_faults(
 def main(arguments: Sequence[str]) -> int:
     """Print the table: medians, least and most."""
     parser = argparse.ArgumentParser(
-        prog="python -m sparkstorm.testing.system.recovery",
+        prog="python -m tests.system.recovery",
         description="Kill each part of a main job at work, and print how long each took to recover.",
     )
     parser.add_argument("--repeat", type=int, default=5, help="how often each fault strikes")

@@ -18,7 +18,7 @@ import redis
 from sparkstorm.common.errors import SparkStormError
 from sparkstorm.common.stores.connection import load_connection
 from sparkstorm.extensions.recording.stepping.recorded import recorded
-from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
+from tests.system.main_job import ROOT, MainJob, environment
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 LINES, HISTORY, KEYS, STEP_MS, WINDOW_MS = 24_000, 10_000, 3000, 20, 5000

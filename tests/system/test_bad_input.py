@@ -43,7 +43,7 @@ from sparkstorm.driver.job_file import JobFile
 from sparkstorm.driver.results import Result
 from sparkstorm.driver.run import Run, end
 from sparkstorm.extensions.embedded.process import free_port
-from sparkstorm.testing.system.main_job import MainJob
+from tests.system.main_job import MainJob
 
 pytestmark = pytest.mark.system
 POISON = 7

@@ -29,10 +29,10 @@ from sparkstorm.extensions.embedded import RedisServer, start_redis
 from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer
 from sparkstorm.testing.servers.postgres import PASSWORD
-from sparkstorm.testing.system.main_job import MainJob
-from sparkstorm.testing.system.processes import slot_of
+from sparkstorm.testing.servers.processes import slot_of
 from tests.system.links_servers import FrameSender, HttpServer
 from tests.system.links_topology import ORIGINS
+from tests.system.main_job import MainJob
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 ROWS = 900  # of each origin

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.testing.system.recovery import Stage, make_corpus, run_with_faults
 from tests.sim.watched_redis import WatchedRedis
+from tests.system.recovery import Stage, make_corpus, run_with_faults
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 SLOWLY = {"topology.max.spout.pending": 300}  # each pass is short, and the results stay small

@@ -21,14 +21,14 @@ from sparkstorm.common.errors import RecordingError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.upgrade import UpgradeState
 from sparkstorm.extensions.recording.stepping.recorded import recorded
-from sparkstorm.testing.system.processes import slot_of
+from sparkstorm.testing.servers.processes import slot_of
 from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 CODE = """
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.connectors import find_files
-from sparkstorm.testing.system.gated_count import Count, GatedLines, Split
+from tests.system.gated_count import Count, GatedLines, Split
 
 
 class SplitBy(Split):

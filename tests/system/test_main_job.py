@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.testing.system.main_job import ROOT, MainJob, count_words
-from sparkstorm.testing.system.processes import is_gone
-from sparkstorm.testing.system.recovery import (
+from sparkstorm.testing.servers.processes import is_gone
+from tests.system.main_job import ROOT, MainJob, count_words
+from tests.system.recovery import (
     CLUSTER_FAULTS,
     FAULTS,
     Stage,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.testing.system.gated_count import expected_counts
+from tests.system.gated_count import expected_counts
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.testing.system.main_job import MainJob
+from tests.system.main_job import MainJob
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 MODULE = """

@@ -19,7 +19,7 @@ import pytest
 
 from sparkstorm.client import connect
 from sparkstorm.common.errors import ReadOnlyConnectionError
-from sparkstorm.testing.system.main_job import ROOT, MainJob, environment
+from tests.system.main_job import ROOT, MainJob, environment
 from tests.waiting import LIMIT_S
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]

@@ -19,9 +19,9 @@ import redis
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 
-import sparkstorm.testing.system.main_job as main_job
+import tests.system.main_job as main_job
 from sparkstorm.common.stores.connection import Connection, load_connection, signing_key
-from sparkstorm.testing.system.main_job import MainJob
+from tests.system.main_job import MainJob
 from tests.waiting import LIMIT_S
 
 pytestmark = [

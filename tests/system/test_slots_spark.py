@@ -22,7 +22,7 @@ import pytest
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from sparkstorm.extensions.embedded.process import free_port
-from sparkstorm.testing.system.processes import (
+from sparkstorm.testing.servers.processes import (
     command_of,
     descendants,
     is_gone,

@@ -21,8 +21,8 @@ import pytest
 
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
-from sparkstorm.testing.system.gated_count import expected_counts
 from tests.client.bare import ended, sparkstorm
+from tests.system.gated_count import expected_counts
 from tests.waiting import limit_here
 from tests.web.listening import running
 from tests.web.test_metrics import parse
@@ -32,7 +32,7 @@ LIMIT_S = 400.0
 WORDS = """
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.connectors import find_files
-from sparkstorm.testing.system.gated_count import Count, GatedLines, Split
+from tests.system.gated_count import Count, GatedLines, Split
 
 
 class CountBy(Count):

@@ -11,8 +11,8 @@ import pytest
 
 from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.extensions.embedded.certificates import make_certificates
-from sparkstorm.testing.system.main_job import ROOT, MainJob, count_words
-from sparkstorm.testing.system.processes import command_of
+from sparkstorm.testing.servers.processes import command_of
+from tests.system.main_job import ROOT, MainJob, count_words
 from tests.tls_servers import TlsProxy, settings_of, tls_zookeeper
 
 pytestmark = [

@@ -22,8 +22,8 @@ from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.requests import topology_name
 from sparkstorm.driver.cluster import Cluster, context_conf
 from sparkstorm.extensions.embedded import RedisServer, start_redis
-from sparkstorm.testing.system.gated_count import build, expected_counts
-from sparkstorm.testing.system.processes import command_of, descendants
+from sparkstorm.testing.servers.processes import command_of, descendants
+from tests.system.gated_count import build, expected_counts
 
 pytestmark = pytest.mark.system
 LIMIT_S = 600.0

@@ -17,11 +17,11 @@ import pytest
 
 from sparkstorm.common.model.worker_spec import StoreMark
 from sparkstorm.testing import LocalCluster
-from sparkstorm.testing.chaos import disasters, faults, processes
-from sparkstorm.testing.chaos.clock import HostClock
-from sparkstorm.testing.chaos.report import GUARANTEES, ChaosReport, Exactness
-from sparkstorm.testing.chaos.simulated import run_simulated
-from sparkstorm.testing.chaos.topologies import (
+from tests.chaos import disasters, faults, processes
+from tests.chaos.clock import HostClock
+from tests.chaos.report import GUARANTEES, ChaosReport, Exactness
+from tests.chaos.simulated import run_simulated
+from tests.chaos.topologies import (
     END,
     TOPOLOGIES,
     ChaosTopology,

@@ -22,7 +22,7 @@ def test_every_name_is_there() -> None:
 
 
 def test_a_topology_of_the_package_brings_no_cluster_into_its_worker() -> None:
-    said = "import sys, sparkstorm.testing.chaos.topologies; print('sparkstorm.control_plane.nimbus.nimbus' in sys.modules)"
+    said = "import sys, tests.chaos.topologies; print('sparkstorm.control_plane.nimbus.nimbus' in sys.modules)"
     assert (
         subprocess.run(
             [sys.executable, "-c", said], capture_output=True, text=True, check=True

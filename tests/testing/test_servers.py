@@ -13,7 +13,7 @@ import pytest
 
 from sparkstorm.cli.dev import sample_clicks
 from sparkstorm.testing.servers import ObjectStore, PostgresServer
-from sparkstorm.testing.system.processes import descendants, is_gone
+from sparkstorm.testing.servers.processes import descendants, is_gone
 from tests import pages
 from tests.waiting import wait_until
 

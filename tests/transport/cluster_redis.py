@@ -17,8 +17,8 @@ from sparkstorm.data_plane.transport.keys import prefix_of
 from sparkstorm.data_plane.transport.servers.slots import SLOTS, slot_of
 from sparkstorm.extensions.embedded.process import free_ports
 from sparkstorm.extensions.embedded.redis import find_redis_binary
-from sparkstorm.testing.system.proxy import TcpProxy, redis_request
 from tests.sim.watched_redis import Guard, Server, until
+from tests.system.proxy import TcpProxy, redis_request
 
 PASSWORD = "of-the-cluster"
 NODE_TIMEOUT_MS = 15_000

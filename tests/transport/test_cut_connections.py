@@ -23,8 +23,8 @@ from sparkstorm.data_plane.transport.reader import RedisReader
 from sparkstorm.data_plane.transport.redis import RedisTransport
 from sparkstorm.data_plane.transport.servers.opening import open_connection
 from sparkstorm.extensions.embedded import RedisServer
-from sparkstorm.testing.system.proxy import Cut
 from tests.contracts.benches import RedisBench, read
+from tests.system.proxy import Cut
 from tests.waiting import assert_once_within, wait_until
 
 pytestmark = pytest.mark.system

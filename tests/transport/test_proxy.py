@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkstorm.testing.system.proxy import Cut, TcpProxy, redis_request
+from tests.system.proxy import Cut, TcpProxy, redis_request
 from tests.waiting import wait_until
 
 

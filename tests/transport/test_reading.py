@@ -13,7 +13,7 @@ from sparkstorm.data_plane.transport.connection import Link
 from sparkstorm.data_plane.transport.keys import Keys
 from sparkstorm.data_plane.transport.reading import NEXT, Event, Phase, Reading
 from sparkstorm.extensions.embedded import RedisServer
-from sparkstorm.testing.system.proxy import TcpProxy
+from tests.system.proxy import TcpProxy
 from tests.waiting import wait_until
 
 asking_phases = {phase for phase, event in NEXT if event is Event.ASK}

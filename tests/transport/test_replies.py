@@ -27,8 +27,8 @@ from sparkstorm.data_plane.transport.connection import pack, receive, send
 from sparkstorm.data_plane.transport.redis import RedisTransport
 from sparkstorm.data_plane.transport.servers.opening import open_connection
 from sparkstorm.extensions.embedded import RedisServer
-from sparkstorm.testing.system.proxy import redis_request
 from tests.contracts.benches import RedisBench, read
+from tests.system.proxy import redis_request
 
 
 class ScriptedRedis:

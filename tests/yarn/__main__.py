@@ -18,13 +18,13 @@ import pyspark
 
 from sparkstorm.extensions.embedded import start_redis, start_zookeeper
 from sparkstorm.extensions.embedded.java import find_java
-from sparkstorm.testing.system.recovery import (
+from tests.reaper import start_reaper
+from tests.system.recovery import (
     kill_executor,
     kill_slot,
     make_corpus,
     run_with_faults,
 )
-from tests.reaper import start_reaper
 from tests.yarn.cluster import NODES
 
 ROOT = Path(__file__).parents[2]

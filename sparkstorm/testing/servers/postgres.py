@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from sparkstorm.common.errors import EmbeddedServerError
 from sparkstorm.extensions.embedded.process import free_port
+from sparkstorm.testing.servers.processes import descendants, is_gone
 from sparkstorm.testing.servers.server import OwnServer
-from sparkstorm.testing.system.processes import descendants, is_gone
 
 PASSWORD = "of-the-tests"
 _USER = "postgres"

@@ -6,7 +6,7 @@ from typing import Any
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.common.model.topology import Topology
-from sparkstorm.testing.chaos.topologies import Numbers, Sum, Words
+from tests.chaos.topologies import Numbers, Sum, Words
 
 
 class LoggedSum(Sum):
