@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -72,3 +75,15 @@ def test_results_of_a_job_file_have_times_in_utc() -> None:
     column = pa.array([moment], pa.timestamp("us", "America/New_York"))
     ((found,),) = job_results._values(pa.RecordBatch.from_arrays([column], ["at"]))
     assert repr(found) == repr(moment)
+
+
+@pytest.mark.nightly
+@pytest.mark.system
+@pytest.mark.parametrize("zone", ["Asia/Kathmandu", "America/New_York"])
+def test_the_table_of_values_holds_on_a_machine_of_another_zone(zone: str) -> None:
+    files = "tests/replay/test_value_roads.py", "tests/model/test_value_types.py"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not system"]
+    done = subprocess.run(
+        [*command, *files], env={**os.environ, "TZ": zone}, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout.decode()[-2000:]
