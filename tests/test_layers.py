@@ -76,13 +76,10 @@ AWAITING_A_DOOR = {
     "client.handle -> extensions.tracing.journey",
     "client.handle -> extensions.upgrade.handle",
     "control_plane.cluster.storm_state -> extensions.upgrade.state",
-    "control_plane.nimbus.assigner -> extensions.upgrade.master_duties",
-    "control_plane.nimbus.duties -> extensions.upgrade.master_duties",
     "control_plane.nimbus.duties -> extensions.upgrade.nimbus_duty",
     "control_plane.nimbus.request_verbs -> extensions.upgrade.nimbus_duty",
     "control_plane.supervisor.slot_main -> extensions.upgrade.topology_master",
     "control_plane.supervisor.slot_sync -> extensions.upgrade.live_shadow",
-    "control_plane.supervisor.slot_sync -> extensions.upgrade.master_duties",
     "control_plane.supervisor.slot_sync -> extensions.upgrade.topology_master",
 }
 EFFECTS = {

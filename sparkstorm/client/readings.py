@@ -164,7 +164,7 @@ class StoreSource:
         assignment, beats = placed
         dead = frozenset(each for each in all_dead if each[0] == topology_id)
         by_task = gather(
-            topology_id, None, beats, self._outlines[topology_id].component_by_task, now_ms
+            topology_id, beats, self._outlines[topology_id].component_by_task, now_ms
         ).by_task
         look, letters, problem = self._look(topology_id, by_task, now_ms)
         sentences = self._problems(base, problems, assignment, beats, dead)

@@ -5,6 +5,7 @@ from typing import Any
 from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.common.model.records import decode_record, encode_record
 from sparkstorm.common.model.task_beats import TaskBeats, gather
+from sparkstorm.common.model.topology import MASTER
 
 COMPONENTS = {1: "count", 2: "count", 3: "lines"}
 STATS: dict[str, Any] = {
@@ -17,7 +18,7 @@ def beat(port: int, stats: dict[ExecutorId, Any], version: int = 1, time_ms: int
 
 
 def test_each_task_has_its_worker_and_its_statistics() -> None:
-    found = gather("wc-1-9", 8, [beat(1, {ExecutorId(3, 3): STATS})], COMPONENTS, 20)
+    found = gather("wc-1-9", [beat(1, {ExecutorId(3, 3): STATS})], {**COMPONENTS, 8: MASTER}, 20)
     assert (found.master_task, found.time_ms, list(found.by_task)) == (8, 20, [3])
     task = found.by_task[3]
     assert (task.component, task.executor, task.slot, task.state) == (
@@ -37,7 +38,7 @@ def test_each_task_has_its_worker_and_its_statistics() -> None:
 
 def test_tasks_of_one_executor_are_told_apart() -> None:
     both = {"executed": 5, "tasks": {"1": {"executed": 2}, "2": {"executed": 3}}}
-    found = gather("wc-1-9", None, [beat(1, {ExecutorId(1, 2): both})], COMPONENTS, 0)
+    found = gather("wc-1-9", [beat(1, {ExecutorId(1, 2): both})], COMPONENTS, 0)
     assert {task: each.counts.executed for task, each in found.by_task.items()} == {1: 2, 2: 3}
 
 
@@ -46,7 +47,7 @@ def test_a_task_that_has_moved_is_where_it_was_placed_last() -> None:
         beat(1, {ExecutorId(3, 3): {"executed": 1}}, 4, 99),
         beat(2, {ExecutorId(3, 3): {"executed": 2}}, 5, 98),
     )
-    found = gather("wc-1-9", None, [new, old], COMPONENTS, 0)
+    found = gather("wc-1-9", [new, old], COMPONENTS, 0)
     assert (found.by_task[3].slot.port, found.by_task[3].counts.executed) == (2, 2)
 
 
@@ -54,7 +55,6 @@ def test_what_is_no_statistic_is_left_out() -> None:
     hostile = {"executed": "many", "emitted": True, "execute_us": [1], "last_error": 5, "tasks": 7}
     found = gather(
         "wc-1-9",
-        None,
         [beat(1, {ExecutorId(3, 3): hostile, ExecutorId(1, 2): None, ExecutorId(9, 9): {}})],
         COMPONENTS,
         0,

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.topology import MASTER
 
 _NUMBERS = ("pending", "queued", "queued_ms", "uptime_ms", "last_error_ms")
 _LATENCIES = ("execute_us", "process_us")
@@ -84,9 +85,13 @@ class TaskBeats:
     by_task: Mapping[int, TaskBeat] = field(default_factory=dict)
 
 
+def master_task(component_by_task: Mapping[int, str]) -> int | None:
+    """Return the task of the topology master; None when the topology has none."""
+    return min((task for task, name in component_by_task.items() if name == MASTER), default=None)
+
+
 def gather(
     topology_id: str,
-    master_task: int | None,
     beats: Iterable[WorkerBeat],
     component_by_task: Mapping[int, str],
     now_ms: int,
@@ -111,7 +116,8 @@ def gather(
             task: replace(each, execute_us={}, process_us={}, last_error="")
             for task, each in found.items()
         }
-    return TaskBeats(topology_id, master_task, now_ms, dict(sorted(found.items())))
+    master = master_task(component_by_task)
+    return TaskBeats(topology_id, master, now_ms, dict(sorted(found.items())))
 
 
 def _task_beat(

@@ -26,7 +26,7 @@ from sparkstorm.common.model.normalise import loggable_conf
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark, RebalancePlan
 from sparkstorm.common.model.status import RebalanceOptions
-from sparkstorm.common.model.task_beats import TaskBeats
+from sparkstorm.common.model.task_beats import TaskBeats, master_task
 from sparkstorm.common.settings import SubmissionSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading
@@ -36,7 +36,6 @@ from sparkstorm.control_plane.scheduling.round import plan_round
 from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
 from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Plan, Snapshot
 from sparkstorm.control_plane.scheduling.view import Scheduler
-from sparkstorm.extensions.upgrade.master_duties import master_task
 
 _LOG = logging.getLogger(__name__)
 

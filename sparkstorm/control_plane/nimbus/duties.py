@@ -17,10 +17,12 @@ from typing import Any
 from sparkstorm.common.errors import FailedAssignTopologyError, StoreInconsistentError
 from sparkstorm.common.model.assignment import SupervisorInfo, TopologyBase, WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.worker_spec import unknown_store
 from sparkstorm.common.settings import NimbusSettings
 from sparkstorm.control_plane.blobs.store import BlobStore
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.task_beats import TaskBeatGatherer
 from sparkstorm.control_plane.nimbus.assigner import Assigner
 from sparkstorm.control_plane.nimbus.assignment_restorer import AssignmentRestorer
 from sparkstorm.control_plane.nimbus.cleanup import TopologyCleanup
@@ -35,7 +37,6 @@ from sparkstorm.control_plane.nimbus.request_verbs import RequestVerbs
 from sparkstorm.control_plane.nimbus.requests import RequestDuty
 from sparkstorm.control_plane.scheduling.lifecycle import Effect, due_request, transition
 from sparkstorm.control_plane.scheduling.view import Scheduler
-from sparkstorm.extensions.upgrade.master_duties import TaskBeatGatherer, master_task
 from sparkstorm.extensions.upgrade.nimbus_duty import GrayUpgrades
 
 _LOG = logging.getLogger(__name__)

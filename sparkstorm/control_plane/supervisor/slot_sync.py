@@ -22,6 +22,7 @@ from sparkstorm.common.errors import (
 from sparkstorm.common.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.tasks import cell_by_task
 from sparkstorm.common.model.worker_messages import INACTIVE, NO_SHADOW, SetShadow, SetStatus
 from sparkstorm.common.model.worker_spec import StoreMark, WorkerSpec, newer_mark
@@ -33,7 +34,6 @@ from sparkstorm.control_plane.supervisor.slot_code import Code, SlotCode
 from sparkstorm.control_plane.supervisor.slot_machine import BlobView, LocalAssignment
 from sparkstorm.control_plane.supervisor.supervisor import SlotParts, Supervisor, part_of
 from sparkstorm.extensions.upgrade.live_shadow import shadowed_task
-from sparkstorm.extensions.upgrade.master_duties import master_task
 from sparkstorm.extensions.upgrade.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)

@@ -1,38 +1,20 @@
-"""Duties of a topology master (JStorm's TopologyMaster): gather task heartbeats, run the handler of
-gray upgrades.
+"""Handler of gray upgrades (JStorm's GrayUpgradeHandler).
 
-The slot that holds the master's task does them; for a topology without a master, Nimbus. Nothing is
-in memory that the next one needs, so the loss of either only delays the duties.
+The slot that holds the topology master's task runs it; for a topology without a master, Nimbus.
+Nothing is in memory that the next one needs, so the loss of either only delays an upgrade.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from sparkstorm.common.model.assignment import Assignment, WorkerBeat
-from sparkstorm.common.model.task_beats import TaskBeats, gather
-from sparkstorm.common.model.topology import MASTER
 from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeState
 from sparkstorm.extensions.upgrade.gray_upgrade import advance, confirmed, taken_back, upgradable
 from sparkstorm.extensions.upgrade.judgement import Sightings, judge
 from sparkstorm.extensions.upgrade.live_shadow import judge_shadow
 from sparkstorm.extensions.upgrade.state import GrayUpgradeState
-
-
-class TaskBeatStore(Protocol):
-    """The store of task heartbeats."""
-
-    def write_task_beats(self, beats: TaskBeats) -> None:
-        """Record a topology's task heartbeats."""
-
-
-def master_task(component_by_task: Mapping[int, str]) -> int | None:
-    """Return the task of the topology master; None when the topology has none."""
-    return next(
-        (task for task, component in sorted(component_by_task.items()) if component == MASTER), None
-    )
 
 
 class UpgradeHandler:
@@ -87,39 +69,3 @@ class UpgradeHandler:
             return ""
         self._seen = self._seen.with_beats(beats, assignment, upgrade)
         return judge(upgrade, assignment, beats, self._seen, component_by_task)
-
-
-class TaskBeatGatherer:
-    """Writer of taskbeats/<id>, once per period, when workers have statistics."""
-
-    def __init__(self, store: TaskBeatStore, period_ms: int) -> None:
-        self._store = store
-        self._period_ms = period_ms
-        self._due_ms: dict[str, int] = {}
-
-    def is_due(self, topology_id: str, now_ms: int) -> bool:
-        """Return whether that topology's record is to be written now."""
-        return now_ms >= self._due_ms.get(topology_id, 0)
-
-    def step(
-        self,
-        topology_id: str,
-        beats: Sequence[WorkerBeat],
-        component_by_task: Mapping[int, str],
-        now_ms: int,
-    ) -> None:
-        """Write the record if it is due."""
-        if not self.is_due(topology_id, now_ms) or not component_by_task:
-            return
-        self._due_ms[topology_id] = now_ms + self._period_ms
-        found = gather(
-            topology_id, master_task(component_by_task), beats, component_by_task, now_ms
-        )
-        if found.by_task:
-            self._store.write_task_beats(found)
-
-    def keep_only(self, topology_ids: set[str]) -> None:
-        """Drop topologies that are gone."""
-        self._due_ms = {
-            each: due_ms for each, due_ms in self._due_ms.items() if each in topology_ids
-        }

@@ -26,6 +26,7 @@ from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import Outcome, Request, RequestKind
 from sparkstorm.common.model.status import Action, TopologyStatus
+from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.topology import MASTER
 from sparkstorm.common.model.upgrade import (
     GrayUpgrade,
@@ -52,7 +53,7 @@ from sparkstorm.extensions.upgrade.gray_upgrade import (
     taken_back,
     upgradable,
 )
-from sparkstorm.extensions.upgrade.master_duties import UpgradeHandler, master_task
+from sparkstorm.extensions.upgrade.master_duties import UpgradeHandler
 
 _LOG = logging.getLogger(__name__)
 _UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)

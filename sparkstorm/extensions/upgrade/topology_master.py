@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from sparkstorm.common.errors import StateConflictError, StoreInconsistentError
 from sparkstorm.common.model.assignment import Assignment, WorkerBeat
 from sparkstorm.control_plane.cluster.storm_state import StormState
-from sparkstorm.extensions.upgrade.master_duties import TaskBeatGatherer, UpgradeHandler
+from sparkstorm.control_plane.cluster.task_beats import TaskBeatGatherer
+from sparkstorm.extensions.upgrade.master_duties import UpgradeHandler
 
 _HANDLER_MS = 1_000  # JStorm's handler looks every 15 s
 

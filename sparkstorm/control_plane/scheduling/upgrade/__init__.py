@@ -1,1 +1,0 @@
-"""Pure decisions of a gray upgrade: which workers come next, and whether it goes back."""
