@@ -70,10 +70,6 @@ PURE_MODULES = tuple(
 CORE = {"common", "api", "data_plane", "control_plane", "replay", "client"}
 # imports of the core that a door is still to replace; nothing is added here
 AWAITING_A_DOOR = {
-    "client.handle -> extensions.tracing.client_stacks",
-    "client.handle -> extensions.tracing.client_taps",
-    "client.handle -> extensions.tracing.client_traces",
-    "client.handle -> extensions.tracing.journey",
     "client.handle -> extensions.upgrade.handle",
     "control_plane.cluster.storm_state -> extensions.upgrade.state",
     "control_plane.nimbus.duties -> extensions.upgrade.nimbus_duty",
@@ -163,12 +159,12 @@ LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
         "sparkstorm.control_plane.blobs.",
         "sparkstorm.data_plane.user_code.",
         "sparkstorm.data_plane.checkpoint.",
-        "sparkstorm.extensions.tracing.journey",
+        "sparkstorm.client.looks.journey",
         "sparkstorm.client.savepoints",
-        "sparkstorm.extensions.tracing.client_stacks",
+        "sparkstorm.client.looks.stacks",
         "sparkstorm.client.state_frames",
         "sparkstorm.client.submission",
-        "sparkstorm.extensions.tracing.client_traces",
+        "sparkstorm.client.looks.traces",
         "sparkstorm.control_plane.cluster.request_checks",
         "sparkstorm.data_plane.transport.frames",
         "sparkstorm.data_plane.transport.initial_state",

@@ -36,10 +36,10 @@ from sparkstorm.notebook.flame_graph import flame_graph
 if TYPE_CHECKING:
     from sparkstorm.client.cluster import ClusterClient
     from sparkstorm.client.handle import TopologyHandle
-    from sparkstorm.extensions.tracing.client_stacks import Stacks
-    from sparkstorm.extensions.tracing.client_taps import Sample
-    from sparkstorm.extensions.tracing.client_traces import Trace
-    from sparkstorm.extensions.tracing.journey import Journey, Message
+    from sparkstorm.client.looks.journey import Journey, Message
+    from sparkstorm.client.looks.stacks import Stacks
+    from sparkstorm.client.looks.taps import Sample
+    from sparkstorm.client.looks.traces import Trace
 
 _LOOK_EVERY_S = 1.0
 
@@ -272,7 +272,7 @@ def traces_text(found: Sequence[Trace]) -> str:
     """Return traces as text: a line for each message, then one for each of its events."""
     if not found:
         return "no message was traced: none was emitted meanwhile, or the topology has no ackers, so that its rows have no roots"
-    from sparkstorm.extensions.tracing.client_traces import spans
+    from sparkstorm.client.looks.traces import spans
 
     lines = []
     for trace in found:

@@ -15,6 +15,7 @@ from sparkstorm.client.access import ClusterAccess, TopologyReader
 from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.client.insight.health import Health
 from sparkstorm.client.insight.reading import JUDGED_MS
+from sparkstorm.client.looks.taps import Sample, samples
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
 from sparkstorm.client.worker_problems import worker_problems
@@ -27,14 +28,13 @@ from sparkstorm.common.model.task_beats import TaskBeats
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.data_plane.transport.keys import tap_name
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge, percentile_ms
-from sparkstorm.extensions.tracing.client_taps import Sample, samples
 from sparkstorm.extensions.upgrade.handle import Upgrades
 
 if TYPE_CHECKING:
+    from sparkstorm.client.looks.journey import Journeys
+    from sparkstorm.client.looks.stacks import Stacks
+    from sparkstorm.client.looks.traces import Trace
     from sparkstorm.client.savepoints import Source
-    from sparkstorm.extensions.tracing.client_stacks import Stacks
-    from sparkstorm.extensions.tracing.client_traces import Trace
-    from sparkstorm.extensions.tracing.journey import Journeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class TopologyHandle:
     @property
     def journeys(self) -> Journeys:
         """Its messages: those that are open, and what the store keeps of one."""
-        from sparkstorm.extensions.tracing.journey import Journeys
+        from sparkstorm.client.looks.journey import Journeys
 
         outline = self._state.read_outline(self.topology_id)
         if outline is None:
@@ -241,7 +241,7 @@ class TopologyHandle:
         `emitted_per_s` of its spouts, as the read model has it, decides how large the sample may
         be.
         """
-        from sparkstorm.extensions.tracing.client_traces import bits_for, look
+        from sparkstorm.client.looks.traces import bits_for, look
 
         self._cluster.require_writer()
         workers = map(str, self.slots())
@@ -252,7 +252,7 @@ class TopologyHandle:
 
         NotAliveError names the workers there are; StoreUnavailableError when it does not answer.
         """
-        from sparkstorm.extensions.tracing.client_stacks import look
+        from sparkstorm.client.looks.stacks import look
 
         self._cluster.require_writer()
         known = sorted(map(str, self.slots()))

@@ -28,8 +28,8 @@ from sparkstorm import __version__
 from sparkstorm.client import ClusterClient
 from sparkstorm.client.insight.records import TopologyView
 from sparkstorm.client.insight.sampler import ReadModel
+from sparkstorm.client.looks.traces import ENDED, Event, Trace
 from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
-from sparkstorm.extensions.tracing.client_traces import ENDED, Event, Trace
 from sparkstorm.web.otlp import TIMEOUT_S, Push, address_of, warn
 
 LOOK_S = 5.0  # as on the page; half would see few slow messages whole, double would push them late

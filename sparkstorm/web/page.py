@@ -25,12 +25,12 @@ from sparkstorm.client import ClusterClient
 from sparkstorm.client.insight.records import WINDOWS_S, ClusterView, to_json
 from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.client.logs import last_lines
+from sparkstorm.client.looks.traces import spans
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.names import file_name, shown
 from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.extensions.recording.capsule_tests import name_of_test, text_of_test
-from sparkstorm.extensions.tracing.client_traces import spans
 from sparkstorm.notebook.flame_graph import boxes, figures
 from sparkstorm.web import actions
 from sparkstorm.web.answers import body_of, moment, whole

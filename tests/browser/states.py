@@ -20,13 +20,13 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tup
 from sparkstorm.client.insight.health import Look
 from sparkstorm.client.insight.reading import Reading
 from sparkstorm.client.insight.sampler import Sampler
+from sparkstorm.client.looks.stacks import Stack, Stacks
+from sparkstorm.client.looks.traces import Event, Trace
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.upgrade import UpgradeStage
 from sparkstorm.data_plane.transport.progress import STATES as STATES_OF_LOOP
-from sparkstorm.extensions.tracing.client_stacks import Stack, Stacks
-from sparkstorm.extensions.tracing.client_traces import Event, Trace
 from sparkstorm.extensions.upgrade.handle import UpgradeStatus
 from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures
 from sparkstorm.testing import FeederSpout, LocalCluster

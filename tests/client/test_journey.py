@@ -10,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.api import BasicBolt, Bolt, TopologyBuilder
+from sparkstorm.client.looks import traces
+from sparkstorm.client.looks.journey import MOST_ENTRIES, Journeys
+from sparkstorm.client.looks.taps import Sample, _read
 from sparkstorm.common.errors import NotAliveError
 from sparkstorm.common.model.assignment import TaskInfo
 from sparkstorm.common.model.outline import ComponentOutline, TopologyOutline
@@ -21,9 +24,6 @@ from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.data_plane.transport.keys import TRACE_BITS, trace_name
 from sparkstorm.data_plane.transport.local import LocalStore
 from sparkstorm.data_plane.transport.local_reader import LocalReader
-from sparkstorm.extensions.tracing import client_traces as traces
-from sparkstorm.extensions.tracing.client_taps import Sample, _read
-from sparkstorm.extensions.tracing.journey import MOST_ENTRIES, Journeys
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.web.served import SimulatedClient
 
@@ -304,8 +304,8 @@ def test_a_look_begins_with_the_answers_of_the_workers_and_ends_with_a_last_read
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Published(*events, pause_s=pause_s)
-    for module in ("client_taps", "client_traces"):
-        monkeypatch.setattr(f"sparkstorm.extensions.tracing.{module}.time", store)
+    for module in ("taps", "traces"):
+        monkeypatch.setattr(f"sparkstorm.client.looks.{module}.time", store)
     found = traces.look(store, 4.0, bits, ["n:1"])
     assert [each.root for each in found] == roots
     assert ended_s <= store.now <= ended_s + 0.7

@@ -10,13 +10,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from sparkstorm.client.looks.stacks import Stack, Stacks, look, merged
+from sparkstorm.client.looks.taps import Sample, _read
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.data_plane.transport.base import START
 from sparkstorm.data_plane.transport.keys import stacks_name
 from sparkstorm.data_plane.transport.local import LocalStore
 from sparkstorm.data_plane.transport.local_reader import LocalReader
-from sparkstorm.extensions.tracing.client_stacks import Stack, Stacks, look, merged
-from sparkstorm.extensions.tracing.client_taps import Sample, _read
 from sparkstorm.extensions.tracing.stacks import OTHER, StackTap, calls_of
 from sparkstorm.notebook.flame_graph import boxes, flame_graph
 from tests.insight.watched import watched

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
+from sparkstorm.client.looks.taps import Sample, _read, samples
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.data_plane.transport.base import START
 from sparkstorm.data_plane.transport.local_reader import LocalReader
-from sparkstorm.extensions.tracing.client_taps import Sample, _read, samples
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 
 

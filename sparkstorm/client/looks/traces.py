@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkstorm.client.looks.taps import Sample, TapStore, samples
 from sparkstorm.data_plane.transport.keys import LOOKS, TRACE_BITS, trace_name
-from sparkstorm.extensions.tracing.client_taps import Sample, TapStore, samples
 
 _WANTED_PER_S = 50.0  # messages: enough to find a slow one in a few seconds, few enough for a tap
 _MOST_TRACES = 1_000

@@ -6,7 +6,7 @@ and the dead letters which of them were given up.
 
 Law: a look changes nothing. Its reads follow each other, so that a row which moves meanwhile may be
 seen twice, or nowhere. Left out: a history of every message, which would be a write for every hop.
-What is over is shown by dead letters, and by traces of a sample (`extensions/tracing/client_traces.py`).
+What is over is shown by dead letters, and by traces of a sample (`client/looks/traces.py`).
 """
 
 from __future__ import annotations

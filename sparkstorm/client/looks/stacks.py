@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sparkstorm.client.looks.taps import Sample, TapStore, samples
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.data_plane.transport.keys import stacks_name
-from sparkstorm.extensions.tracing.client_taps import Sample, TapStore, samples
 
 _LOOK_S = 1.0  # a worker looks for taps about once a second
 # Its loop publishes, so a long call keeps it from answering; after so long its slot kills it as

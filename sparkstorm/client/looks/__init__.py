@@ -1,0 +1,1 @@
+"""Looks at a live topology: rows, messages and stacks that its workers publish meanwhile."""
