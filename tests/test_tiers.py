@@ -20,6 +20,9 @@ def test_law(number): pass
 
 def test_day(): pass
 """
+SLOW = "import pytest\npytestmark = pytest.mark.sampled\n" + "\n".join(
+    f"def test_{number}(): pass" for number in range(9)
+)
 MARKERS = "[pytest]\nmarkers =\n  nightly: .\n  sampled: .\n"
 
 
@@ -36,6 +39,13 @@ def test_a_commit_run_leaves_nightly_tests_and_most_cases_of_a_law_out(
     done = tests.inline_run("-p", "tests.tiers", "--tier", "commit")
     passed, _, failed = done.countoutcomes()
     assert failed == 0 and passed - 1 in (9 // SHARE, 9 // SHARE + 1)
+
+
+def test_of_a_slow_file_a_commit_run_takes_every_fourth_test(pytester: pytest.Pytester) -> None:
+    pytester.makeini(MARKERS)
+    pytester.makepyfile(SLOW)
+    done = pytester.inline_run("-p", "tests.tiers", "--tier", "commit")
+    assert done.countoutcomes()[0] in (9 // SHARE, 9 // SHARE + 1)
 
 
 def test_without_a_tier_every_test_runs(tests: pytest.Pytester) -> None:

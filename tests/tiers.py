@@ -1,10 +1,11 @@
 """Tiers of the tests: `make test` runs the tier `commit`, `make test-all` every test.
 
 A test is in the tier `commit` unless it is marked `nightly` (long kill series, clusters of guests,
-servers that only some users have, the wheel). A test marked `sampled` is one law over many cases:
-the tier takes every fourth of them. The hash of the newest commit chooses which, so a commit's run
-can be repeated, and commits that follow each other see different ones. Left out: a budget of
-seconds that is spent in turns, by which a fault was found by chance some turns later.
+servers that only some users have, the wheel). Tests marked `sampled` are the many cases of one law,
+or a slow file of tests of one subject: the tier takes every fourth of them. The hash of the newest
+commit chooses which, so a commit's run can be repeated, and commits that follow each other see
+different ones. Left out: a budget of seconds that is spent in turns, by which a fault was found by
+chance some turns later.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         is_in = item.get_closest_marker("nightly") is None
         if is_in and item.get_closest_marker("sampled") is not None:
-            law = item.nodeid.partition("[")[0]
+            test, _, case = item.nodeid.partition("[")
+            law = test if case else test.partition("::")[0]
             is_in = is_taken(numbers[law], commit)
             numbers[law] += 1
         (kept if is_in else gone).append(item)

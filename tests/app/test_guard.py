@@ -15,6 +15,8 @@ from sparkstorm.driver.guard import Patience, ServerGuard
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.sampled
+
 
 class FakeServer:
     def __init__(self, failures: int = 0) -> None:

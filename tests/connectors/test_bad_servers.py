@@ -33,7 +33,7 @@ from tests.leaks import keep_children
 from tests.system.main_job import ROOT
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.sampled]
 
 
 class Dropping(SqlSink):

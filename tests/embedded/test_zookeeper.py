@@ -18,7 +18,7 @@ from sparkstorm.extensions.embedded import ZooKeeperServer, start_zookeeper
 from sparkstorm.extensions.embedded.zookeeper import class_path
 from tests.embedded.waiting import is_running
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.sampled]
 
 
 @contextmanager

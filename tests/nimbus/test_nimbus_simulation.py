@@ -12,6 +12,8 @@ from sparkstorm.common.errors import SparkStormError
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from tests.nimbus.nimbus_bench import Bench, wordcount
 
+pytestmark = pytest.mark.sampled
+
 SEEDS = range(25)
 STEPS = 100
 

@@ -41,6 +41,8 @@ from sparkstorm.testing.sim_transport import CommitFault
 from tests.replay.bolts import Listed, Silence, WindowSums
 from tests.sim.test_every_point import OnePoint
 
+pytestmark = pytest.mark.sampled
+
 # key and time in ms, a little out of order
 LINES = [f"{'abcde'[n % 5]} {1000 * (n // 4) + 250 * (n % 3)}" for n in range(60)]
 LAG_MS, WINDOW_MS = 1000, 2000

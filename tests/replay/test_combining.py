@@ -25,6 +25,8 @@ from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Source
 from tests.replay.random_topologies import Shift, random_rows
 
+pytestmark = pytest.mark.sampled
+
 FIELDS = ("key", "value", "ts")
 
 

@@ -34,6 +34,8 @@ from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Picky, Source, one_bolt
 from tests.windowing.driving import Merging
 
+pytestmark = pytest.mark.sampled
+
 JOB = JobFile("job.yaml", "test", "module:build")
 SENTENCE = r"^component 'bolt' \(task 2\) failed 4 times on record .*not this one .*; skip_bad puts such records aside$"
 

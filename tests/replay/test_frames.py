@@ -15,7 +15,7 @@ from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, replay
 from tests.replay.bolts import LINES, WORDS, Count, Source, Timed, word_count
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.sampled]
 
 
 def timed(*fields: str) -> Topology:

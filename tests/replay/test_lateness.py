@@ -24,6 +24,8 @@ from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Pass, Source, WindowSums
 from tests.replay.test_windows import MS, by_ts, rows
 
+pytestmark = pytest.mark.sampled
+
 Row = tuple[Any, ...]
 TIMES: dict[str, EventTime | None] = {
     "in place": EventTime("ts", in_order=False),

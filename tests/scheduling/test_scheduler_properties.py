@@ -23,6 +23,8 @@ from sparkstorm.extensions.laboratory import generate, moved
 from sparkstorm.extensions.laboratory.form.jstorm_problem import context_from
 from sparkstorm.extensions.laboratory.form.storm_problem import Problem, problem_from
 
+pytestmark = pytest.mark.sampled
+
 RESOURCE_AWARE = pytest.param("resource-aware", marks=pytest.mark.slow)
 STORM = ("even", "default", "isolation", "multitenant", RESOURCE_AWARE)
 SEEDS = st.integers(0, 10**9)

@@ -28,6 +28,8 @@ from sparkstorm.testing.trials import Trials
 from tests.sim.topologies import small_loop, small_to_target, subject
 from tests.topologies import Count, Split
 
+pytestmark = pytest.mark.sampled
+
 SIZES = {
     "word_count": 10,
     "fan_out_fan_in": 10,

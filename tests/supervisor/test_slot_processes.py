@@ -28,7 +28,7 @@ from tests.supervisor.local_slots import LocalSlots
 from tests.supervisor.slot_bench import TOYS, SlotBench
 from tests.waiting import assert_once_within, limit_here, wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.sampled]
 
 FIRST, SECOND = WorkerSlot("node-1", 6700), WorkerSlot("node-1", 6701)
 QUICK = {

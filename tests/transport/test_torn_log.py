@@ -22,7 +22,7 @@ from sparkstorm.data_plane.transport.redis import RedisTransport
 from tests.contracts.benches import read
 from tests.transport.bare_redis import BareRedis, binaries, log_of
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.sampled]
 TOPOLOGY = "t"
 FRAMES = 4
 AT_ONCE = 6
