@@ -141,6 +141,7 @@ class InProcessWorker:
         self._commands: list[WorkerCommand] = []
         self._reports: list[WorkerReport] = []
         self._seen = -1
+        self._is_late = False  # whether spouts alone were asked, and are due again at once
         self._has_begun = False  # whether the last step ran an epoch, and did not start the worker
         self._tasks: tuple[int, ...] = ()
         # of the other cells of its topology, with the names of their stores
@@ -285,7 +286,7 @@ class InProcessWorker:
             self.clock.spend(STEP_MS)
             return self.clock.busy_until_ms
         # simulated time has whole milliseconds
-        return None if due_ms is None else math.ceil(due_ms)
+        return None if due_ms is None or math.isinf(due_ms) else math.ceil(due_ms)
 
     def is_woken(self) -> bool:
         """Return whether frames have come, or a thread has posted something."""
@@ -405,10 +406,13 @@ class InProcessWorker:
         return DrawnBudget(settings, random.Random(self._around.simulation.random.getrandbits(32)))
 
     def _run(self, run: WorkerRun) -> float | None:
+        is_woken = self._is_late or self.is_woken() or bool(self._commands)
         self._post.clear()
         self._seen = self._newest()
         self._has_begun, before = run.worker is not None, self._moved()
-        due_ms = self._tended(run.step())
+        due_ms = self._tended(run.step(is_woken))
+        # As a process's loop: never twice without a look at what has come.
+        self._is_late = not is_woken and due_ms is not None and due_ms <= self.clock.now_ms()
         if run.exit_code is not None:
             self.send(Exiting(run.exit_code, "returned"))
             self.end(run.exit_code, "stopped")

@@ -192,6 +192,10 @@ class FaultyTransport(SimTransport):
         self._reach()
         return super().claim(owner, token_by_task, expected)
 
+    def look(self) -> None:
+        self._reach()
+        super().look()
+
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         self._reach()
         return super().poll(after, count)

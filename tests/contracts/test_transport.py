@@ -912,6 +912,20 @@ def test_an_emptied_store_is_refused_though_its_writes_were_all_tail(
     owner.commit()
 
 
+def test_an_owner_without_a_commit_notices_an_emptied_store_and_a_new_owner(bench: Bench) -> None:
+    empty, owner = bench.checkpoint(), Owner(bench, "o", (1,))
+    owner.commit()
+    before = bench.dump()
+    owner.transport.look()
+    assert bench.dump() == before
+    Owner(bench, "next", (1,), token=2)
+    with pytest.raises(FencedError, match="task 1 belongs to token 2 now"):
+        owner.transport.look()
+    bench.restore(empty)
+    with pytest.raises((FencedError, StoreRolledBackError)):
+        owner.transport.look()
+
+
 def test_a_store_emptied_after_a_loss_is_refused_at_any_time(bench: Bench) -> None:
     empty = bench.checkpoint()
     owner = Witness(bench, "o", (1,))

@@ -273,6 +273,11 @@ def test_rows_are_written_again_only_where_what_was_lost_was_named_or_nothing_wa
     simulate(small_to_target(), seeds=[134, 1327, 1504, 160220])
 
 
+# 300149: Redis is emptied while everything is at rest, and only spouts would be asked.
+def test_a_worker_at_rest_notices_that_its_store_was_emptied() -> None:
+    simulate(subject("flaky", 6), seeds=[300149])
+
+
 # 160614: the only node that had the code is replaced right after Redis was emptied.
 # 170906: Redis is emptied while a rebalance is under way whose Nimbus has died.
 def test_a_topology_whose_code_is_lost_is_named_and_can_be_killed_and_submitted_anew() -> None:

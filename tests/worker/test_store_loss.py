@@ -16,8 +16,8 @@ from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import SqlSink
 from sparkstorm.data_plane.transport.local import LocalStore
-from sparkstorm.testing import LocalCluster, Shared
-from tests.topologies import Log
+from sparkstorm.testing import FeederSpout, LocalCluster, Shared
+from tests.topologies import Count, Log
 
 CONF = {"topology.workers": 2, "topology.epoch.rows": 3, "topology.message.timeout.secs": 3600}
 GO_ON = {**CONF, "topology.store.loss": "continue"}
@@ -227,3 +227,20 @@ def test_an_emptied_redis_gets_the_code_back_from_the_hosts_that_have_it(tmp_pat
         )
         bench.cluster.advance(60)
         assert bench.lost() == []
+
+
+def test_a_worker_at_rest_notices_within_two_seconds_that_its_store_was_emptied() -> None:
+    feeder, builder = FeederSpout(["word"]), TopologyBuilder()
+    builder.set_spout("words", feeder)
+    builder.set_bolt("count", Count()).fields_grouping("words", "word")
+    with LocalCluster(seed=1, is_lively=True) as cluster:
+        topology_id = cluster.submit(builder.build(), {"topology.store.loss": "continue"})
+        feeder.feed(["a"])
+        cluster.advance(20)
+        assert cluster.state("count") == {"a": 1}
+        store = cluster.topology().store
+        store.restore(LocalStore(topology_id=topology_id).checkpoint())
+        store.restores -= 1  # by FLUSHALL: no connection is lost
+        cluster.advance(3)
+        errors = [error.text for error in cluster.errors]
+        assert any(text.startswith("Redis has lost the data of topology") for text in errors)

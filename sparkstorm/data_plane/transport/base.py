@@ -308,6 +308,11 @@ class Transport(Protocol):
         must claim anew.
         """
 
+    def look(self) -> None:
+        """Ask whether the store is as the last commit of this owner left it; raises as in the laws
+        when it is not.
+        """
+
     def ask(self, after: Mapping[int, str], count: int) -> None:
         """Let the next commit or `wait` look for entries behind these ids; the `poll` after it
         returns them.

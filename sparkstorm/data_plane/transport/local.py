@@ -284,9 +284,7 @@ class LocalTransport:
         # A poll asks too, not only a commit: an owner without work would otherwise wait for frames
         # that are gone.
         if self._restores != self._store.restores:
-            self._require_standing(self._standing, stored=(self._standing.seq,))
-            self._refuse_lost_frames(self._standing)
-            self._restores = self._store.restores
+            self.look()
         found = []
         for task, entry in after.items():
             behind = [(n, data) for n, data in self._store.task(task).stream if n > _number(entry)][
@@ -295,6 +293,12 @@ class LocalTransport:
             found += [Entry(task, f"{n}-0", data) for n, data in behind]
             self._brought[task] += [(n, len(data)) for n, data in behind]
         return found
+
+    def look(self) -> None:
+        """Compare the last commit, and what was read, with the store."""
+        self._require_standing(self._standing, stored=(self._standing.seq,))
+        self._refuse_lost_frames(self._standing)
+        self._restores = self._store.restores
 
     def ask(self, after: Mapping[int, str], count: int) -> None:
         """Fetch nothing: `poll` reads at once."""

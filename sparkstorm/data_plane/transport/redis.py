@@ -219,7 +219,7 @@ class RedisTransport:
             # becomes a replica, and may be promoted again without what it had sent.
             self._proven = 0
             try:
-                self._send(self._standing, self._standing_digest, [], "ask")
+                self.look()
             # The mark of a store that went back cannot be written on a full one. To go on would be
             # to rely on frames that may be gone; to fail, to end a worker that a little room would
             # save.
@@ -227,6 +227,10 @@ class RedisTransport:
                 return []
             self._reading.note_proven()
         return self._reading.poll(after, count)
+
+    def look(self) -> None:
+        """Have the script compare the last commit, and write nothing."""
+        self._send(self._standing, self._standing_digest, [], "ask")
 
     def ask(self, after: Mapping[int, str], count: int) -> None:
         """Read along with the next commit, in its round trip, or send the blocking question that

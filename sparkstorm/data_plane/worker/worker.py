@@ -10,11 +10,12 @@ but one of them waiting, and one commit for all tasks would need them to stop to
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.errors import MalformedFrameError, StoreFullError
 from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.common.model.worker_messages import SetStatus
 from sparkstorm.common.settings import EpochSettings
@@ -177,8 +178,10 @@ class Worker:
     def summary(self) -> dict[str, Any]:
         """Counts by executor, the loop's time, and why spouts emit nothing, for the heartbeat."""
         self._laps.lap(self._laps.rest, self._clock.now_us())
-        if self.parts.counters.sample(self._clock.now_ms(), self.parts.report):
-            self.parts.wake()  # a worker at rest commits them too
+        now_ms = self._clock.now_ms()
+        has_sampled = self.parts.counters.sample(now_ms, self.parts.report)
+        if has_sampled or self._witness.must_look(now_ms):
+            self.parts.wake()  # a worker at rest commits them too, and looks at its store
         found: dict[str, Any] = {
             **self.parts.counters.by_executor(),
             "epochs": self._commits.seq,
@@ -304,6 +307,7 @@ class Worker:
         self._after = self._read_to()
         self._transport.ask(self._after, self._window.frames)
         if self._commits.refused is None and not self._commits.complete(commit, now_ms):
+            self._look(now_ms)
             return self._next_due(now_ms, did=False)
         pressure = self._commits.send(commit)
         if pressure is None:
@@ -319,6 +323,14 @@ class Worker:
             if due_ms is None
             else due_ms
         )
+
+    def _look(self, now_ms: int) -> None:
+        """Ask the store whether the last commit stands when none was made for a while."""
+        if self._witness.must_look(now_ms):
+            # A full store that has gone back cannot take note of it: asked again a second later.
+            with contextlib.suppress(StoreFullError):
+                self._transport.look()
+            self._witness.note_look(now_ms)
 
     def _next_due(self, now_ms: int, did: bool) -> float | None:
         """Return when to step again: at once for what this step left undone, else at the next event

@@ -217,6 +217,10 @@ class CellsTransport:
                 found.append(entry._replace(cell=cell))
         return found
 
+    def look(self) -> None:
+        """Ask the own store alone: the others have none of this owner's commits."""
+        self._own.look()
+
     def ask(self, after: Mapping[int, str], count: int) -> None:
         """Ask the own store with the next commit, and each other one on its own connection."""
         self._own.ask(after, count)

@@ -38,6 +38,10 @@ from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 # hides tasks of a usual sink; double makes a sentence that is too long to read.
 _MOST = 8
 _MOST_TEXT = 160
+# Without a commit for so long, the store is asked whether the last one stands: with each heartbeat.
+# Twice as often costs a resting worker two round trips a heartbeat, half as often lets it rest for
+# longer on a store that was emptied.
+_LOOK_EVERY_MS = 1000
 # For all targets together: a start that is refused should not look like one that hangs. Half of it
 # cuts targets off that answer slowly; double keeps the slot waiting for what it cannot use.
 _LIMIT_S = 10.0
@@ -55,6 +59,7 @@ class StoreWitness:
         known = plan.store_mark
         self._step = claim.step
         self._time_ms = now_ms
+        self._looked_ms = now_ms
         self._tail_ms = plan.settings.store_tail_ms
         self._mark = StoreMark(
             claim.incarnation,
@@ -75,7 +80,17 @@ class StoreWitness:
     def note(self, step: int, now_ms: int) -> None:
         """Take in the number of a commit."""
         self._step = step
-        self._time_ms = now_ms
+        self._time_ms = self._looked_ms = now_ms
+
+    def must_look(self, now_ms: int) -> bool:
+        """Return whether the store has not answered for so long that it is to be asked: it may have
+        been emptied, or another owner may have come, under a worker that has nothing to commit.
+        """
+        return now_ms - self._looked_ms >= _LOOK_EVERY_MS
+
+    def note_look(self, now_ms: int) -> None:
+        """Take note that the store was asked: it has what this worker knows of."""
+        self._looked_ms = now_ms
 
     def mark(self) -> StoreMark:
         """Return what is known now."""
