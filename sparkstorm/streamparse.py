@@ -60,7 +60,7 @@ class Grouping:
     custom_serialized = custom_object
 
 
-class _Component:
+class _StreamparseComponent:
     """Base of spouts and bolts."""
 
     outputs: Any = None
@@ -117,7 +117,7 @@ class _Component:
         return False
 
 
-class Spout(_Component, api.Spout):
+class Spout(_StreamparseComponent, api.Spout):
     """Spout of streamparse: `initialize`, `next_tuple`, `ack`, `fail`, and
     `emit(values, tup_id=...)`.
     """
@@ -193,7 +193,7 @@ class ReliableSpout(Spout):
         self.emit(tup, tup_id, stream, direct_task)
 
 
-class _Named(Tuple):
+class _NamedComponent(Tuple):
     """Tuple as a streamparse bolt sees it: `tup.values.word` beside `tup.values[0]`.
 
     A tuple of its own, because its values are of another type than those that are recorded, parked
@@ -209,10 +209,10 @@ class _Named(Tuple):
 
 def _given(tup: Tuple) -> Tuple:
     """Return the tuple that the task has in work for one that its bolt sees."""
-    return tup.given if isinstance(tup, _Named) else tup
+    return tup.given if isinstance(tup, _NamedComponent) else tup
 
 
-class Bolt(_Component, api.Bolt):
+class Bolt(_StreamparseComponent, api.Bolt):
     """Bolt of streamparse: `initialize`, `process(tup)`, `process_tick(tup)`, `emit`; anchors, acks
     and fails by itself.
 
@@ -237,7 +237,7 @@ class Bolt(_Component, api.Bolt):
         key = tup.component, tup.stream
         if (made := self._types.get(key)) is None:
             made = self._types[key] = namedtuple("Values", tup.fields, rename=True)
-        return _Named(tup, made(*tup.values))
+        return _NamedComponent(tup, made(*tup.values))
 
     def execute(self, tup: Tuple) -> None:
         """Process one tuple or tick."""

@@ -43,7 +43,7 @@ Field = str | Mapping[str, str]  # a name, or, alone, types by name
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class StreamStep:
     """A component to be: its name, its instance or decorated function, and the steps that it
     reads.
     """
@@ -51,7 +51,7 @@ class Step:
     name: str
     component: Any
     parallelism: int = 1
-    reads: tuple[Step, ...] = ()
+    reads: tuple[StreamStep, ...] = ()
     grouping: Grouping | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -92,7 +92,7 @@ class FilterBolt(MapBolt):
 class Stream:
     """Output of one or several steps. Every method adds a step and returns the output of that."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[StreamStep, ...]
 
     def map(
         self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
@@ -144,7 +144,7 @@ class Stream:
         a step and its mend.
         """
         builder = TopologyBuilder()
-        done: dict[str, Step] = {}
+        done: dict[str, StreamStep] = {}
         for step in (
             found for end in (self, *others) for last in end.steps for found in _upstream(last)
         ):
@@ -171,7 +171,9 @@ class Stream:
         grouping: Grouping | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Stream:
-        return Stream((Step(name, component, parallelism, self.steps, grouping, options or {}),))
+        return Stream(
+            (StreamStep(name, component, parallelism, self.steps, grouping, options or {}),)
+        )
 
     def _fields(self, name: str) -> Any:
         found = [each.fields() for each in self.steps]
@@ -269,7 +271,7 @@ def stream(spout: Any, *, name: str = "", parallelism: int = 1, **options: Any) 
     """Begin with a spout: an instance, or a function declared with @spout; options are those of
     `set_spout`.
     """
-    return Stream((Step(_name(spout, name), spout, parallelism, options=options),))
+    return Stream((StreamStep(_name(spout, name), spout, parallelism, options=options),))
 
 
 def _name(of: Any, name: str) -> str:
@@ -293,7 +295,7 @@ def _outputs(outputs: tuple[Field, ...]) -> Any:
     return outputs[0] if len(outputs) == 1 and isinstance(outputs[0], Mapping) else outputs
 
 
-def _upstream(step: Step) -> Iterator[Step]:
+def _upstream(step: StreamStep) -> Iterator[StreamStep]:
     """Yield a step and all that it reads, sources first."""
     for each in step.reads:
         yield from _upstream(each)

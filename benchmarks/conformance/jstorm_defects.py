@@ -14,8 +14,12 @@ from itertools import combinations
 from typing import Any
 
 from sparkstorm.control_plane.scheduling.jstorm import scheduler, workers
-from sparkstorm.control_plane.scheduling.jstorm.records import AssignContext, AssignType, WorkerPlan
-from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.records import (
+    AssignContext,
+    AssignType,
+    PlannedWorker,
+)
+from sparkstorm.control_plane.scheduling.jstorm.slots import JStormSlot
 from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler
 from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, WorkerScheduler
 from sparkstorm.extensions.laboratory.form.jstorm_problem import answer, context_from
@@ -39,7 +43,7 @@ def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _place_as_the_original(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
+def _place_as_the_original(slots: Sequence[JStormSlot], supervisors: Sequence[Ports]) -> None:
     """Leave a worker whose host has no room where it was (2); divide by the number of supervisors
     with room (1).
     """
@@ -107,7 +111,9 @@ class _KeepsAsTheOriginal(TaskScheduler):
         super()._place(task)
 
 
-def _retire_kept_twice(tasks: TaskScheduler, workers: Iterable[WorkerPlan], num_tasks: int) -> None:
+def _retire_kept_twice(
+    tasks: TaskScheduler, workers: Iterable[PlannedWorker], num_tasks: int
+) -> None:
     """Count a full worker once for each old worker that is taken for it (defect 19)."""
     slots = [tasks._slot_like(worker) for worker in workers]
     while full := [
@@ -153,7 +159,7 @@ def _dead_unknown_tasks_too(context: AssignContext) -> set[int]:
 
 def _wanted_slots_with_unknown_tasks(
     placing: WorkerScheduler, need: set[int], count: int
-) -> list[Slot]:
+) -> list[JStormSlot]:
     found = _WANTED_SLOTS(placing, need, count)
     context = placing._context
     if scheduler.has_single_master(context) and not need <= context.component_by_task.keys():
@@ -161,7 +167,7 @@ def _wanted_slots_with_unknown_tasks(
     return found
 
 
-def _assign_with_unknown_tasks(tasks: TaskScheduler) -> list[Slot]:
+def _assign_with_unknown_tasks(tasks: TaskScheduler) -> list[JStormSlot]:
     if not tasks._tasks <= tasks._context.component_by_task.keys():
         raise OriginalRaisedError("IllegalArgumentException")
     return _ASSIGN(tasks)
@@ -173,7 +179,7 @@ _ASSIGN = TaskScheduler.assign
 _PLACE = TaskScheduler._place
 
 
-def _whole_workers(context: AssignContext) -> list[WorkerPlan]:
+def _whole_workers(context: AssignContext) -> list[PlannedWorker]:
     return [worker for worker in context.old_workers if worker.tasks & context.unstopped_tasks]
 
 
@@ -185,13 +191,13 @@ DEFECTS: Mapping[str, _Patch] = {
         # A worker that was left on a port that another took is the same key of the original's hash
         # maps.
         (
-            Slot,
+            JStormSlot,
             "__eq__",
             lambda one, other: (
-                isinstance(other, Slot) and (one.node, one.port) == (other.node, other.port)
+                isinstance(other, JStormSlot) and (one.node, one.port) == (other.node, other.port)
             ),
         ),
-        (Slot, "__hash__", lambda slot: hash((slot.node, slot.port))),
+        (JStormSlot, "__hash__", lambda slot: hash((slot.node, slot.port))),
     ),
     "12": ((scheduler, "TaskScheduler", _KeepsAsTheOriginal),),
     "16": (

@@ -22,7 +22,7 @@ from sparkstorm.driver.job_options import add_overrides
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient
-    from sparkstorm.client.insight.records import TopologyView
+    from sparkstorm.client.insight.records import TopologyReport
     from sparkstorm.client.insight.sampler import Sampler
 
 Verb = Callable[[argparse.Namespace], int]
@@ -202,7 +202,7 @@ def sampled(
     return held[only]
 
 
-def sampled_topology(arguments: argparse.Namespace, cluster: ClusterClient) -> TopologyView:
+def sampled_topology(arguments: argparse.Namespace, cluster: ClusterClient) -> TopologyReport:
     """Return the records of the topology that the arguments name, read just now."""
     return sampled(arguments, cluster, arguments.name).topology(arguments.name)
 

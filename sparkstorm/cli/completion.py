@@ -95,7 +95,7 @@ def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> int:
     signal.alarm(_PATIENCE_S)
     try:
         found = candidates(words, parser, live_names)
-    except _TooLongError:
+    except _NoAnswerInTimeError:
         return OK
     finally:
         signal.alarm(0)
@@ -103,14 +103,14 @@ def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> int:
     return OK
 
 
-class _TooLongError(BaseException):
+class _NoAnswerInTimeError(BaseException):
     """Interrupt when the cluster has not answered in time; no client takes it for an error of its
     own.
     """
 
 
 def _stop() -> None:
-    raise _TooLongError
+    raise _NoAnswerInTimeError
 
 
 def candidates(

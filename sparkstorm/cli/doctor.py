@@ -19,7 +19,7 @@ from sparkstorm.common.model.task_beats import NO_COUNTS, Counts
 if TYPE_CHECKING:
     from sparkstorm.client.insight.health import Culprit, Health, TaskLoad
     from sparkstorm.client.insight.records import CulpritView
-    from sparkstorm.driver.machine_checks import Finding
+    from sparkstorm.driver.machine_checks import MachineFinding
 
 
 def add_verbs(verbs: Any) -> None:
@@ -123,6 +123,6 @@ def _load_row(component: str, tasks: Sequence[TaskLoad], grown: Counts) -> tuple
     )
 
 
-def findings_rows(found: Sequence[Finding]) -> list[tuple[str, str, str]]:
+def findings_rows(found: Sequence[MachineFinding]) -> list[tuple[str, str, str]]:
     """Return the rows of a table: subject, verdict and sentence."""
     return [(each.subject, "ok" if each.is_well else "problem", each.text) for each in found]

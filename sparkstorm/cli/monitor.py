@@ -28,7 +28,7 @@ from sparkstorm.common.errors import InvalidConfigError, NotAliveError, StoreUna
 from sparkstorm.common.model.names import shown
 
 if TYPE_CHECKING:
-    from sparkstorm.client.insight.records import TopologyView
+    from sparkstorm.client.insight.records import TopologyReport
 
 _RATES = ("emitted", "executed", "acked", "failed")
 _WIDTHS = {
@@ -44,7 +44,7 @@ _NARROW_WIDTHS = {**{title: len(title) for title in _WIDTHS}, "time": 8}
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CountsAt:
     """Sums of a topology's counts, or of one component's, at a moment; `buckets` of the complete
     latencies.
     """
@@ -142,16 +142,16 @@ def monitor(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def look(view: TopologyView, component: str | None) -> Look:
+def look(view: TopologyReport, component: str | None) -> CountsAt:
     """Return a topology's counts, of which acked and failed are trees; latencies are those of whole
     trees, also for a component.
     """
     of = view.components[component] if component else view
     counts = {name: getattr(of.counts, name) for name in _RATES}
-    return Look(view.read_ms, {**counts, "pending": of.pending}, view.latency_buckets)
+    return CountsAt(view.read_ms, {**counts, "pending": of.pending}, view.latency_buckets)
 
 
-def rates(before: Look, now: Look) -> dict[str, Any]:
+def rates(before: CountsAt, now: CountsAt) -> dict[str, Any]:
     """Return the rates between two looks, in tuples per second; counts that went back, as of a new
     run, are 0.
     """

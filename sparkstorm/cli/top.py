@@ -18,10 +18,10 @@ from textual.widgets import DataTable, Static
 from sparkstorm.cli.common import clock_time
 from sparkstorm.client.insight.records import (
     WINDOWS_S,
-    ClusterView,
+    ClusterReport,
+    CountWindow,
     HostView,
-    TopologyView,
-    Window,
+    TopologyReport,
     WorkerView,
 )
 from sparkstorm.client.insight.sampler import ReadModel
@@ -204,7 +204,7 @@ class Top(App[None]):
             else "? keys  q quit",
         )
 
-    def _show_cluster(self, found: ClusterView, notes: list[str]) -> None:
+    def _show_cluster(self, found: ClusterReport, notes: list[str]) -> None:
         notes += [
             f"problem ({about}): {each}"
             for about, sentences in found.problems.items()
@@ -275,7 +275,7 @@ def _cell(value: str | float) -> Text:
     )
 
 
-def topology_rows(topologies: Sequence[TopologyView], window: str) -> Rows:
+def topology_rows(topologies: Sequence[TopologyReport], window: str) -> Rows:
     """Return a row for each topology of a cluster."""
     titles = (
         "topology",
@@ -293,7 +293,7 @@ def topology_rows(topologies: Sequence[TopologyView], window: str) -> Rows:
     )
 
 
-def _topology_row(each: TopologyView, window: Window) -> tuple[str | float, ...]:
+def _topology_row(each: TopologyReport, window: CountWindow) -> tuple[str | float, ...]:
     wanted = "" if each.workers_wanted is None else f" of {each.workers_wanted}"
     return (
         shown(each.name),
@@ -308,7 +308,7 @@ def _topology_row(each: TopologyView, window: Window) -> tuple[str | float, ...]
     )
 
 
-def component_rows(view: TopologyView, window: str) -> Rows:
+def component_rows(view: TopologyReport, window: str) -> Rows:
     """Return a row for each component of a topology, those of the system left out."""
     titles = (
         "component",
@@ -343,7 +343,7 @@ def component_rows(view: TopologyView, window: str) -> Rows:
     return Rows(titles, rows)
 
 
-def worker_rows(view: TopologyView) -> Rows:
+def worker_rows(view: TopologyReport) -> Rows:
     """Return a row for each worker of a topology."""
     titles = ("worker", "state", "loop", "MiB", "CPU %", "commits/s", "tasks")
     return Rows(titles, {slot: _worker_row(each) for slot, each in view.workers.items()})
@@ -360,7 +360,7 @@ def _worker_row(each: WorkerView) -> tuple[str | float, ...]:
     return (each.slot, each.state, _share(loop), *figures, shown(tasks) or "-")
 
 
-def host_rows(found: ClusterView) -> Rows:
+def host_rows(found: ClusterReport) -> Rows:
     """Return a row for each host of a cluster."""
     return Rows(
         ("host", "slots", "used", "health"),

@@ -24,12 +24,12 @@ from sparkstorm.cli.common import (
 from sparkstorm.cli.doctor import culprit_lines
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.client.insight.records import (
-    ClusterView,
+    ClusterReport,
     DriverView,
     ErrorView,
     TaskView,
     TopologyLine,
-    TopologyView,
+    TopologyReport,
     WorkerView,
     to_json,
 )
@@ -103,7 +103,7 @@ def list_topologies(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def problems_of(cluster: ClusterView, views: Iterable[TopologyView]) -> dict[str, list[str]]:
+def problems_of(cluster: ClusterReport, views: Iterable[TopologyReport]) -> dict[str, list[str]]:
     """Return Nimbus's problems, and those of topologies that are not being killed, in sentences by
     subject, each once.
     """
@@ -245,7 +245,7 @@ def _driver(each: DriverView, slots: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def counts_by_component(view: TopologyView) -> dict[str, dict[str, int]]:
+def counts_by_component(view: TopologyReport) -> dict[str, dict[str, int]]:
     """Return what `status` shows of each component; the system's own are left out, and what was
     replayed is not parked.
     """
@@ -258,7 +258,7 @@ def counts_by_component(view: TopologyView) -> dict[str, dict[str, int]]:
     return found
 
 
-def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> str:
+def status_text(view: TopologyReport, now_ms: int, width: int | None = None) -> str:
     """Return the status of a topology as text; its tables in lines of `width` columns at most."""
     owner = f", of {view.owner}" if view.owner else ""
     lines = [f"{view.id} is {view.status}, up {lasted(now_ms - view.launch_ms)}{owner}"]
@@ -299,7 +299,7 @@ def status_text(view: TopologyView, now_ms: int, width: int | None = None) -> st
     return "\n".join(lines)
 
 
-def _figures(view: TopologyView, width: int | None) -> list[str]:
+def _figures(view: TopologyReport, width: int | None) -> list[str]:
     """Return the lines from counts: health, what is at fault, components, latencies."""
     lines = [shown(view.sentence), *culprit_lines(view.culprits, width)]
     if view.components:

@@ -58,7 +58,7 @@ def web(arguments: argparse.Namespace) -> int:
     connection changes nothing.
     """
     try:
-        from sparkstorm.web.serve import Place, Pushed, serve
+        from sparkstorm.web.serve import Pushed, ServePlace, serve
     except ModuleNotFoundError as error:
         raise InvalidConfigError(
             f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'"
@@ -67,7 +67,7 @@ def web(arguments: argparse.Namespace) -> int:
     if arguments.until_input_ends:
         end_with_input()
     names = tuple(arguments.name)
-    place = Place(
+    place = ServePlace(
         arguments.address,
         arguments.port,
         names,

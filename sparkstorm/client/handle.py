@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sparkstorm.client.looks.journey import Journeys
     from sparkstorm.client.looks.stacks import Stacks
     from sparkstorm.client.looks.traces import Trace
-    from sparkstorm.client.savepoints import Source
+    from sparkstorm.client.savepoints import SavepointSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,10 +508,10 @@ class TopologyHandle:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _source(self) -> Source:
-        from sparkstorm.client.savepoints import Source
+    def _source(self) -> SavepointSource:
+        from sparkstorm.client.savepoints import SavepointSource
 
-        return Source(self.tasks(), self._reader)
+        return SavepointSource(self.tasks(), self._reader)
 
     def _merged(self) -> Progress:
         return merge(self.progress_by_worker().values())

@@ -8,8 +8,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from sparkstorm.client.insight.health import Look
-from sparkstorm.client.insight.reading import JUDGED_MS, Reading, TopologyReading
+from sparkstorm.client.insight.health import StoreLook
+from sparkstorm.client.insight.reading import JUDGED_MS, StoreReading, TopologyReading
 from sparkstorm.client.service import NimbusService
 from sparkstorm.client.worker_problems import FEWEST_BEATS, DeadWorkers, Worker, worker_problems
 from sparkstorm.common.clock import Clock
@@ -44,7 +44,7 @@ seldom.
 """
 
 
-class Reader(Protocol):
+class CountsReader(Protocol):
     """Part of a topology's reader that a reading needs."""
 
     is_one_moment: bool
@@ -68,7 +68,7 @@ class StoreSource:
         self,
         state: StormState,
         service: NimbusService,
-        reader: Callable[[str], Reader],
+        reader: Callable[[str], CountsReader],
         conf: Mapping[str, Any],
         clock: Clock,
         is_read_only: bool = False,
@@ -96,7 +96,7 @@ class StoreSource:
         self._earlier: dict[str, tuple[int, Mapping[str, Sequence[Progress]]]] = {}
         self._number = 0
 
-    def read(self) -> Reading:
+    def read(self) -> StoreReading:
         """Read everything once; StoreUnavailableError when ZooKeeper does not answer."""
         now_ms = self._clock.now_ms()
         state = self._state
@@ -127,7 +127,7 @@ class StoreSource:
                 kept.pop(gone, None)
         self._number += 1
         requests, _ = state.open_requests()
-        return Reading(
+        return StoreReading(
             now_ms,
             found,
             tuple(each for each in supervisors if isinstance(each, SupervisorInfo)),
@@ -190,7 +190,7 @@ class StoreSource:
 
     def _look(
         self, topology_id: str, by_task: Mapping[int, TaskBeat], now_ms: int
-    ) -> tuple[Look | None, int | None, str]:
+    ) -> tuple[StoreLook | None, int | None, str]:
         """Return what Redis holds; None and the reason when it does not answer."""
         try:
             reader = self._reader(topology_id)
@@ -198,7 +198,7 @@ class StoreSource:
             letters = reader.count_dead_letters()
             waited = {task: each.queued_ms for task, each in by_task.items() if each.queued_ms}
             return (
-                Look(
+                StoreLook(
                     {owner: Progress.decode(data) for owner, data in progress.items()},
                     backlog,
                     waited,
@@ -213,7 +213,7 @@ class StoreSource:
             return None, None, str(error)
 
     def _earlier_of(
-        self, topology_id: str, reader: Reader, minute: int
+        self, topology_id: str, reader: CountsReader, minute: int
     ) -> Mapping[str, Sequence[Progress]]:
         known = self._earlier.get(topology_id)
         if known is None or known[0] != minute:

@@ -36,7 +36,7 @@ from sparkstorm.data_plane.transport.progress import Progress, merge
 _PAUSE_S = 0.05
 
 
-class Source:
+class SavepointSource:
     """Parts of a savepoint: the tasks of one topology and the store's records of them."""
 
     def __init__(self, tasks: Mapping[int, TaskInfo], reader: TaskReader) -> None:

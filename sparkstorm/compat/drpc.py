@@ -91,7 +91,7 @@ class DrpcSpout(Spout):
         self._new: deque[str] = deque()
         # by an id that cannot be guessed: a bolt that has it may answer
         self._calls: dict[str, _Call] = {}
-        self._server.open(context, _Handler, self, self._most_waiting)
+        self._server.open(context, _DrpcHandler, self, self._most_waiting)
 
     @property
     def port(self) -> int:
@@ -158,7 +158,7 @@ class DrpcSpout(Spout):
         return call is not None
 
 
-class _Handler(SpoutHandler):
+class _DrpcHandler(SpoutHandler):
     """One connection: of a caller, or of a bolt that brings a result."""
 
     def serve(self, body: bytes) -> None:

@@ -43,7 +43,7 @@ class ShellError(SparkStormError):
     """A child that died, hung or broke the protocol; it is started anew for the next tuple."""
 
 
-class Child:
+class ShellChild:
     """A child process after its handshake."""
 
     def __init__(
@@ -230,15 +230,15 @@ class _Shell:
         self.outputs = outputs
         self.timeout_s = timeout_s
         self.settings = dict(settings or {})
-        self._child: Child | None = None
+        self._child: ShellChild | None = None
 
     def _begin(self, conf: Conf, context: TopologyContext) -> None:
         self._conf = {**conf, **self.settings}
         self._context = context
 
-    def _running(self) -> Child:
+    def _running(self) -> ShellChild:
         if self._child is None:
-            self._child = Child(
+            self._child = ShellChild(
                 self.command, self._conf, self._context, self.outputs, self.timeout_s
             )
         return self._child
@@ -249,7 +249,7 @@ class _Shell:
         if child is not None:
             child.close()
 
-    def _answer(self, child: Child) -> list[dict[str, Any]]:
+    def _answer(self, child: ShellChild) -> list[dict[str, Any]]:
         """Return the child's messages up to the next sync, without those that are the same for
         spouts and bolts. Its emits are told their tasks: none, since they are chosen at the commit.
         """
@@ -336,7 +336,7 @@ class ShellBolt(_Shell, Bolt):
             raise
         self._carry_out(child, id, messages)
 
-    def _carry_out(self, child: Child, id: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    def _carry_out(self, child: ShellChild, id: str, messages: Sequence[Mapping[str, Any]]) -> None:
         """Emit all, then ack and fail; a message that is refused fails the tuple at hand and the
         others that the answer is about, since the engine undoes the whole call.
         """

@@ -18,7 +18,7 @@ _PARQUET_ROWS = 1024
 csv.field_size_limit((1 << 31) - 1)  # Python's own is 131,072; `most_bytes` bounds a record
 
 
-class Record(NamedTuple):
+class FileRecord(NamedTuple):
     """A record's values, or why it has none; and the position behind it."""
 
     values: tuple[Any, ...]
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 class RecordReader(Protocol):
     """An open file."""
 
-    def next(self, is_complete: bool) -> Record | None:
+    def next(self, is_complete: bool) -> FileRecord | None:
         """Return the next record; None at the end. `is_complete`: nothing will follow, so a last
         line needs no line end.
         """
@@ -51,7 +51,7 @@ class TextReader:
         self.at = at
         self._part = b""  # of a line whose end has not come yet
 
-    def next(self, is_complete: bool) -> Record | None:
+    def next(self, is_complete: bool) -> FileRecord | None:
         """Return the next record."""
         data = self._stream.readline(self._most + 1 - len(self._part))
         if self._part:
@@ -66,7 +66,7 @@ class TextReader:
         self.at += len(data)
         data = data.rstrip(b"\r\n")
         try:
-            return Record(self._parse(data), "", "", self.at)
+            return FileRecord(self._parse(data), "", "", self.at)
         except (ValueError, RecursionError) as error:
             return self._bad(str(error)[:300], data)
 
@@ -74,10 +74,10 @@ class TextReader:
         """Close the file."""
         self._stream.close()
 
-    def _bad(self, problem: str, data: bytes) -> Record:
-        return Record((), problem, data[:2000].decode("utf-8", "replace"), self.at)
+    def _bad(self, problem: str, data: bytes) -> FileRecord:
+        return FileRecord((), problem, data[:2000].decode("utf-8", "replace"), self.at)
 
-    def _too_long(self, data: bytes) -> Record:
+    def _too_long(self, data: bytes) -> FileRecord:
         """Pass by the rest of a line."""
         self.at += len(data)
         end = data[-1:]
@@ -108,7 +108,7 @@ class CsvReader(TextReader):
         self._is_complete = self._is_early = False
         self._rows = csv.reader(self, delimiter=delimiter, strict=True)
 
-    def next(self, is_complete: bool) -> Record | None:
+    def next(self, is_complete: bool) -> FileRecord | None:
         """Return the next record."""
         self._is_complete = is_complete
         self._is_early = False
@@ -135,7 +135,9 @@ class CsvReader(TextReader):
                 problem = str(error)[:300]
         data = self._taken()
         return (
-            self._bad(problem, data.rstrip(b"\r\n")) if problem else Record(values, "", "", self.at)
+            self._bad(problem, data.rstrip(b"\r\n"))
+            if problem
+            else FileRecord(values, "", "", self.at)
         )
 
     def __iter__(self) -> CsvReader:
@@ -326,12 +328,12 @@ def row_group_starts(source: Any, most_bytes: int) -> list[int]:
     return starts
 
 
-def row_records(batch: Any, first: int) -> Iterator[Record]:
+def row_records(batch: Any, first: int) -> Iterator[FileRecord]:
     """Yield the rows of a batch, whose first has this number; one by one when some value is none
     that tuples carry.
     """
     try:
-        yield from (Record(row, "", "", at) for at, row in enumerate(rows_of(batch), first + 1))
+        yield from (FileRecord(row, "", "", at) for at, row in enumerate(rows_of(batch), first + 1))
         return
     except (CodecError, ValueError, OverflowError):
         pass
@@ -339,10 +341,10 @@ def row_records(batch: Any, first: int) -> Iterator[Record]:
         one = batch.slice(at, 1)
         try:
             [row] = rows_of(one)
-            yield Record(row, "", "", first + at + 1)
+            yield FileRecord(row, "", "", first + at + 1)
         except (CodecError, ValueError, OverflowError) as error:
             cells = {name: " ".join(str(one.column(name)).split()) for name in one.schema.names}
-            yield Record((), str(error)[:300], str(cells)[:2000], first + at + 1)
+            yield FileRecord((), str(error)[:300], str(cells)[:2000], first + at + 1)
 
 
 class ParquetRows:
@@ -350,10 +352,10 @@ class ParquetRows:
 
     def __init__(self, reader: ParquetReader) -> None:
         self._reader = reader
-        self._rows = iter(list[Record]())
+        self._rows = iter(list[FileRecord]())
         self.at = reader.at
 
-    def next(self, is_complete: bool) -> Record | None:
+    def next(self, is_complete: bool) -> FileRecord | None:
         """Return the next row."""
         while (record := next(self._rows, None)) is None:
             if (batch := self._reader.next_batch()) is None:

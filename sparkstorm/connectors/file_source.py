@@ -38,9 +38,9 @@ from sparkstorm.connectors.file_folders import (
 from sparkstorm.connectors.file_records import (
     FORMATS,
     CsvReader,
+    FileRecord,
     ParquetReader,
     ParquetRows,
-    Record,
     RecordReader,
     TextReader,
     csv_values,
@@ -382,7 +382,7 @@ class Files(ReplayableSpout):
                 return
             self._emit_record(*found)
 
-    def _read_ahead(self, each: _File) -> tuple[int, Record] | None:
+    def _read_ahead(self, each: _File) -> tuple[int, FileRecord] | None:
         """Return the next record of a file with its time; None when there is none now."""
         record = self._next_record(each)
         time = self._time
@@ -399,7 +399,7 @@ class Files(ReplayableSpout):
                 problem=str(error)[:300], text=repr(record.values)[:2000]
             )
 
-    def _next_record(self, each: _File) -> Record | None:
+    def _next_record(self, each: _File) -> FileRecord | None:
         try:
             reader = each.reader or self._begin(each)
             if isinstance(reader, ParquetReader):
@@ -417,7 +417,7 @@ class Files(ReplayableSpout):
         """Return whether nothing will be added to a file, so that its last line needs no end."""
         return not self._tail or each.missed > 1
 
-    def _emit_record(self, each: _File, record: Record) -> None:
+    def _emit_record(self, each: _File, record: FileRecord) -> None:
         place = each.at
         each.at = record.end
         if record.problem:

@@ -134,11 +134,11 @@ class FileLines(ReplayableSpout):
         self._offsets = [self._read.get(path, 0) for path, _ in self._mine]
         self._file: BinaryIO | None = None
         self._parts = (
-            [_Part(number, path) for number, (path, _) in enumerate(self._mine)]
+            [_FilePart(number, path) for number, (path, _) in enumerate(self._mine)]
             if self._time is not None
             else []
         )
-        self._merged = MergedInputs(self._read_ahead, _Part.close, MOST_OPEN)
+        self._merged = MergedInputs(self._read_ahead, _FilePart.close, MOST_OPEN)
         for each in self._parts:
             self._merged.add(each, each.number)
         self._pass_by()
@@ -261,7 +261,7 @@ class FileLines(ReplayableSpout):
             self._offsets[each.number] = end
             self._collector.emit((text,), each.number << _OFFSET_BITS | start)
 
-    def _read_ahead(self, each: _Part) -> tuple[int, Any] | None:
+    def _read_ahead(self, each: _FilePart) -> tuple[int, Any] | None:
         """Return a file's next line with its time; None at the end that the file had when it was
         found.
         """
@@ -282,7 +282,7 @@ class FileLines(ReplayableSpout):
 
 
 @dataclass(slots=True)
-class _Part:
+class _FilePart:
     """A file that is merged with others."""
 
     number: int

@@ -15,7 +15,13 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import CodecError, InvalidConfigError, SparkStormError
 from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.file_records import json_parser
-from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
+from sparkstorm.connectors.kafka_client import (
+    CALL_SECS,
+    KafkaClient,
+    exception,
+    is_lasting,
+    topic_name,
+)
 from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
 
@@ -89,7 +95,7 @@ class KafkaSource(ReplayableSpout):
             raise InvalidConfigError(
                 'KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"'
             )
-        self._client = Client(
+        self._client = KafkaClient(
             "KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env)
         )
         names = [

@@ -17,7 +17,7 @@ _SECRETS = frozenset(
 )
 
 
-class Client:
+class KafkaClient:
     """Address and credentials of a Kafka; secrets are read where it is used."""
 
     def __init__(

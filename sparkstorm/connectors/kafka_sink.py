@@ -11,7 +11,13 @@ from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.common.model.values.tagged import row_writer, to_json
-from sparkstorm.connectors.kafka_client import CALL_SECS, Client, exception, is_lasting, topic_name
+from sparkstorm.connectors.kafka_client import (
+    CALL_SECS,
+    KafkaClient,
+    exception,
+    is_lasting,
+    topic_name,
+)
 from sparkstorm.connectors.patience import Secret
 
 _LOOK_SECS = 0.01
@@ -42,7 +48,7 @@ class KafkaSink(TransactionalSink):
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        self._client = Client(
+        self._client = KafkaClient(
             "KafkaSink", servers, options, Secret("KafkaSink", password_file, password_env)
         )
         self._topic = topic_name(topic, "KafkaSink")

@@ -71,7 +71,7 @@ class RecordTime:
         return time_ms
 
 
-class _Partition:
+class _TimedPartition:
     """Records that were fetched and not given out, with the partition's clock at each: its newest
     time so far.
     """
@@ -97,12 +97,12 @@ class PartitionOrder:
     def __init__(self, idle_ms: int) -> None:
         self._idle_ms = idle_ms
         self._polled_ms = 0
-        self._partitions: dict[str, _Partition] = {}
+        self._partitions: dict[str, _TimedPartition] = {}
         self._ready: deque[Any] = deque()
 
     def add(self, place: str) -> None:
         """Expect records of a partition."""
-        self._partitions[place] = _Partition(self._polled_ms)
+        self._partitions[place] = _TimedPartition(self._polled_ms)
 
     def put(self, place: str, records: Iterable[tuple[int, Any]]) -> int:
         """Take records of a partition, each with its time; return how many of it wait."""

@@ -69,7 +69,7 @@ from sparkstorm.driver.hosting.spark_security import (
     with_private_scratch,
 )
 from sparkstorm.driver.nimbus_thread import NimbusThread
-from sparkstorm.extensions.embedded.stores import Stores, open_stores
+from sparkstorm.extensions.embedded.stores import RunningStores, open_stores
 
 SLOT_DAEMON = "sparkstorm.driver.spark_daemon"
 _LOG = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Cluster:
     def __init__(
         self,
         conf: Conf,
-        stores: Stores,
+        stores: RunningStores,
         sc: SparkContext,
         owns_context: bool,
         say: Callable[[str], None] = lambda _: None,

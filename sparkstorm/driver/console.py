@@ -22,7 +22,7 @@ _NARROWEST = 20
 _BAR = 10  # cells of the bar; the double leaves no room for the latencies at 100 columns
 
 
-class Console:
+class RunConsole:
     """Console of a run, on standard output unless another stream is given; any thread may use
     it.
     """

@@ -28,7 +28,7 @@ class Server(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RestartPatience:
     """Limits after which a silent server is restarted: `misses` requests in a row without an
     answer, and `silence_s` seconds.
 
@@ -51,10 +51,10 @@ class ServerGuard:
         self,
         servers: Mapping[str, Server],
         say: Callable[[str], None],
-        patience: Patience | None = None,
+        patience: RestartPatience | None = None,
     ) -> None:
         self._say = say
-        self._patience = patience or Patience()
+        self._patience = patience or RestartPatience()
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(

@@ -71,7 +71,7 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
     is its first line.
     """
     job = read_job(options)
-    from sparkstorm.driver.console import Console, is_wanted
+    from sparkstorm.driver.console import RunConsole, is_wanted
     from sparkstorm.driver.run import Run
 
     topology, by_value = make_topology(job)
@@ -81,7 +81,7 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
     prepare(job.name, job.name, topology, topology_conf(job), job.conf.as_dict())
     cluster = options.cluster
     is_json = getattr(options, "output", "") == "json"
-    console = Console(sys.stderr if is_json else None)
+    console = RunConsole(sys.stderr if is_json else None)
     if note:
         console.say(note)
     run = Run(

@@ -46,7 +46,7 @@ _LINE = re.compile(r"\s*(spark\.[\w.]+)(?:\s*[=:]\s*|\s+)(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MachineFinding:
     """One check: its subject, whether all is well, and a sentence."""
 
     subject: str
@@ -54,7 +54,9 @@ class Finding:
     text: str
 
 
-def findings(conf: Conf, connection: str | None, environ: Mapping[str, str]) -> list[Finding]:
+def findings(
+    conf: Conf, connection: str | None, environ: Mapping[str, str]
+) -> list[MachineFinding]:
     """Return what the checks find: the servers are those of a connection file if one is given, else
     of the configuration.
     """
@@ -69,7 +71,7 @@ def findings(conf: Conf, connection: str | None, environ: Mapping[str, str]) -> 
     try:
         at = load_any_connection(Path(connection).expanduser())
     except SparkStormError as error:
-        return [*found, Finding("connection", False, str(error))]
+        return [*found, MachineFinding("connection", False, str(error))]
     own = at.zookeeper
     keeper = ZooKeeperAddress(own.hosts, own.root, own.user, own.password, tls=own.tls)
     stores = [
@@ -80,11 +82,11 @@ def findings(conf: Conf, connection: str | None, environ: Mapping[str, str]) -> 
     return [*found, *stores, _zookeeper(keeper)]
 
 
-def _found(subject: str, check: Callable[[], str]) -> Finding:
+def _found(subject: str, check: Callable[[], str]) -> MachineFinding:
     try:
-        return Finding(subject, True, check())
+        return MachineFinding(subject, True, check())
     except SparkStormError as error:
-        return Finding(subject, False, str(error))
+        return MachineFinding(subject, False, str(error))
 
 
 def _java(environ: Mapping[str, str]) -> str:
@@ -92,16 +94,16 @@ def _java(environ: Mapping[str, str]) -> str:
     return f"{java_version(program)} at {program}"
 
 
-def _core(environ: Mapping[str, str]) -> Finding:
+def _core(environ: Mapping[str, str]) -> MachineFinding:
     """Plain Python is a fault unless the environment asks for it: rows are several times slower."""
-    return Finding(
+    return MachineFinding(
         "row path", compiled.core is not None or "SPARKSTORM_PURE" in environ, compiled.description
     )
 
 
-def _spark(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _spark(environ: Mapping[str, str]) -> Iterator[MachineFinding]:
     if (spec := find_spec("pyspark")) is None or spec.origin is None:
-        yield Finding(
+        yield MachineFinding(
             "Spark",
             False,
             "pyspark is not installed here: a driver needs it (pip install pyspark), a client does not",
@@ -111,12 +113,12 @@ def _spark(environ: Mapping[str, str]) -> Iterator[Finding]:
     from sparkstorm.driver.hosting.spark import contradiction
 
     fault = unfit_here()
-    yield Finding("Spark", not fault, fault or version("pyspark"))
+    yield MachineFinding("Spark", not fault, fault or version("pyspark"))
     home = Path(environ.get("SPARK_HOME") or Path(spec.origin).parent)
     file = Path(environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
     for name, value, where in (*_of_file(file), *_of_words(environ.get("PYSPARK_SUBMIT_ARGS", ""))):
         if fault := contradiction(name, value):
-            yield Finding("Spark settings", False, f"{where}: {fault}; take it out there")
+            yield MachineFinding("Spark settings", False, f"{where}: {fault}; take it out there")
 
 
 def _of_file(file: Path) -> list[tuple[str, str, str]]:
@@ -140,7 +142,7 @@ def _of_words(text: str) -> list[tuple[str, str, str]]:
     return [(name, value, "PYSPARK_SUBMIT_ARGS") for name, _, value in given]
 
 
-def _configured(conf: Conf) -> Iterator[Finding]:
+def _configured(conf: Conf) -> Iterator[MachineFinding]:
     settings = StoreSettings.of(conf)
     try:
         check_addresses(conf)
@@ -148,7 +150,7 @@ def _configured(conf: Conf) -> Iterator[Finding]:
         stores = redis_stores(conf)
         keeper_password = password_of(conf, ZOOKEEPER)
     except SparkStormError as error:
-        yield Finding("configuration", False, str(error))
+        yield MachineFinding("configuration", False, str(error))
         return
     if stores is not None:
         for store in stores.all():
@@ -166,11 +168,13 @@ def _configured(conf: Conf) -> Iterator[Finding]:
         tls = files if settings.zookeeper_tls else None
         yield _zookeeper(ZooKeeperAddress(hosts, root, user, keeper_password, tls=tls))
     else:
-        yield Finding("ZooKeeper", True, "embedded: runs on this Java, from Spark's own jars")
+        yield MachineFinding(
+            "ZooKeeper", True, "embedded: runs on this Java, from Spark's own jars"
+        )
         yield from _port(settings.zookeeper_port, "ZooKeeper", "sparkstorm.embedded.zookeeper.port")
 
 
-def _port(port: int | None, name: str, key: str) -> Iterator[Finding]:
+def _port(port: int | None, name: str, key: str) -> Iterator[MachineFinding]:
     if port:
 
         def free() -> str:
@@ -180,7 +184,7 @@ def _port(port: int | None, name: str, key: str) -> Iterator[Finding]:
         yield _found("port", free)
 
 
-def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[Finding]:
+def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[MachineFinding]:
     """Check version, policy and clock of a Redis, of each primary of a cluster; a viewer may ask it
     for none of them.
     """
@@ -191,13 +195,13 @@ def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[Finding]:
     try:
         servers = servers_of(address)
     except SparkStormError as error:
-        yield Finding("Redis", False, str(error))
+        yield MachineFinding("Redis", False, str(error))
         return
     for server in servers:
         yield from _server(server, is_node=bool(address.nodes))
 
 
-def _server(address: RedisAddress, is_node: bool) -> Iterator[Finding]:
+def _server(address: RedisAddress, is_node: bool) -> Iterator[MachineFinding]:
     at = address.place
     with client_of(address, _WAIT_S) as client:
         try:
@@ -208,14 +212,14 @@ def _server(address: RedisAddress, is_node: bool) -> Iterator[Finding]:
             seconds, micros = client.time()
             ended_ms = time.time() * 1000
         except SparkStormError as error:
-            yield Finding("Redis", False, str(error))
+            yield MachineFinding("Redis", False, str(error))
             return
         except redis.RedisError as error:
-            yield Finding("Redis", False, f"Redis at {at} does not answer: {error}")
+            yield MachineFinding("Redis", False, f"Redis at {at} does not answer: {error}")
             return
     limit = f"{memory['maxmemory'] >> 20:,} MiB" if memory["maxmemory"] else "no limit"
     used = f"{memory['used_memory'] >> 20:,} MiB of {limit} used"
-    yield Finding(
+    yield MachineFinding(
         "Redis", True, f"{server['redis_version']} at {at}, {memory['maxmemory_policy']}, {used}"
     )
     yield _clock(1000 * seconds + micros / 1000, began_ms, ended_ms, at)
@@ -229,20 +233,20 @@ def _answers(client: redis.Redis, at: str) -> str:
     return f"{at} answers; a viewer cannot ask for its version, policy and clock"
 
 
-def _clock(theirs_ms: float, began_ms: float, ended_ms: float, at: str) -> Finding:
+def _clock(theirs_ms: float, began_ms: float, ended_ms: float, at: str) -> MachineFinding:
     """Compare Redis' clock with this host's; the time that the question took is no difference."""
     apart_ms = theirs_ms - ended_ms if theirs_ms > ended_ms else min(0.0, theirs_ms - began_ms)
     if abs(apart_ms) < _CLOCK_MS:
-        return Finding("clock", True, f"within {abs(apart_ms):.0f} ms of Redis'")
+        return MachineFinding("clock", True, f"within {abs(apart_ms):.0f} ms of Redis'")
     which = "ahead of" if apart_ms > 0 else "behind"
-    return Finding(
+    return MachineFinding(
         "clock",
         False,
         f"Redis at {at} is {abs(apart_ms) / 1000:.1f} s {which} this host: let both follow one NTP server",
     )
 
 
-def _zookeeper(address: ZooKeeperAddress) -> Finding:
+def _zookeeper(address: ZooKeeperAddress) -> MachineFinding:
     def open_and_close() -> str:
         wait_ms = int(1000 * _WAIT_S)
         at = replace(

@@ -15,7 +15,7 @@ from sparkstorm.client import ClusterClient, connect
 from sparkstorm.common.config import keys
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.settings import DriverSettings
-from sparkstorm.driver.console import Console
+from sparkstorm.driver.console import RunConsole
 from sparkstorm.driver.dead_letter_file import DeadLetterFile
 from sparkstorm.driver.exit_status import DATA_LOST, INTERRUPTED, OK, PARKED
 from sparkstorm.driver.job_file import JobFile
@@ -66,7 +66,7 @@ def run_remotely(
 
 def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
     """Follow a topology until its sources are drained; the topology stays."""
-    console = Console(sys.stderr if is_json else None)
+    console = RunConsole(sys.stderr if is_json else None)
     settings = DriverSettings.of(cluster.conf)
     handle = cluster.topology(name)
     path = result_folder((), handle.topology_id) / DEAD_LETTERS
@@ -101,7 +101,7 @@ def follow(cluster: ClusterClient, name: str, is_json: bool = False) -> int:
 
 
 @contextlib.contextmanager
-def _leaving(console: Console, last_words: Callable[[], str]) -> Iterator[None]:
+def _leaving(console: RunConsole, last_words: Callable[[], str]) -> Iterator[None]:
     """Leave at Ctrl-C and SIGTERM, wherever the work inside is; the outcome of an interrupted
     request is printed.
     """

@@ -41,13 +41,13 @@ from sparkstorm.common.settings import (
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.data_plane.transport.servers.opening import AccessRefusedError
 from sparkstorm.data_plane.transport.store_loss import LOST
-from sparkstorm.driver.console import Console
+from sparkstorm.driver.console import RunConsole
 from sparkstorm.driver.dead_letter_file import DeadLetterFile
 from sparkstorm.driver.exit_status import DATA_LOST, INTERRUPTED, OK, PARKED
 from sparkstorm.driver.job_file import JobFile, topology_conf
 from sparkstorm.driver.results import DEAD_LETTERS, collect, result_folder
 from sparkstorm.driver.waits import Absence
-from sparkstorm.driver.watch import FileLogs, Outcome, PublishedLogs, Watch
+from sparkstorm.driver.watch import FileLogs, PublishedLogs, RunOutcome, Watch
 from sparkstorm.extensions.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 
 # on a host that lends a tenth of a core an end took 40 s, and the error that began it was hidden
@@ -84,7 +84,7 @@ class Run:
         topology: Topology,
         by_value: Sequence[str] = (),
         is_fresh: bool = False,
-        console: Console | None = None,
+        console: RunConsole | None = None,
         is_shared: bool = False,
         confirm: Callable[[str], bool] = lambda question: False,
     ) -> None:
@@ -94,7 +94,7 @@ class Run:
         self._is_fresh = is_fresh
         self._is_shared = is_shared
         self._confirm = confirm
-        self.console = console or Console()
+        self.console = console or RunConsole()
         self._settings = DriverSettings.of(job.conf)
         self._patience_s = self._settings.patience_ms / 1000
         self.stop = threading.Event()  # sources rest, what is under way is finished
@@ -137,7 +137,7 @@ class Run:
         self.console.show(progress)
         self.console.total(progress)
         self.patiently(letters.collect)
-        if outcome is Outcome.STOPPED:
+        if outcome is RunOutcome.STOPPED:
             self._say_stopped(handle, progress)
             self._collect_so_far(handle)
             return INTERRUPTED

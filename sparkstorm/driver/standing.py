@@ -68,11 +68,11 @@ def cluster_conf(own: Mapping[str, Any]) -> Conf:
 def hold(conf: Conf, web_port: int | None = None) -> int:
     """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
     from sparkstorm.driver.cluster import Cluster
-    from sparkstorm.driver.console import Console
+    from sparkstorm.driver.console import RunConsole
     from sparkstorm.driver.own_cluster import spark_may_end, starting_text
     from sparkstorm.driver.run import Signals, StoppedError
 
-    console = Console()
+    console = RunConsole()
     stopping = threading.Event()
     is_up = threading.Event()
 

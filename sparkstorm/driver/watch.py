@@ -22,7 +22,7 @@ from sparkstorm.common.errors import (
 from sparkstorm.common.model.assignment import FAILED, WorkerBeat, WorkerSlot
 from sparkstorm.control_plane.supervisor.slot import worker_log_name
 from sparkstorm.control_plane.supervisor.worker_process import last_lines
-from sparkstorm.driver.console import Console, first_late_line
+from sparkstorm.driver.console import RunConsole, first_late_line
 from sparkstorm.driver.dead_letter_file import DeadLetterFile
 from sparkstorm.driver.waits import Absence, Waits
 
@@ -74,7 +74,7 @@ class PublishedLogs:
         return published_lines(self._handle, str(slot), _TAIL_LINES)
 
 
-class Outcome(Enum):
+class RunOutcome(Enum):
     """End of a watch."""
 
     DRAINED = "drained"
@@ -93,7 +93,7 @@ class Watch:
     def __init__(
         self,
         handle: TopologyHandle,
-        console: Console,
+        console: RunConsole,
         logs: Logs,
         line_every_s: float,
         patience_s: float,
@@ -115,7 +115,7 @@ class Watch:
 
     def run(
         self, is_stopping: Callable[[], bool], check: Callable[[], None] = lambda: None
-    ) -> tuple[Outcome, TopologyProgress]:
+    ) -> tuple[RunOutcome, TopologyProgress]:
         """Until the end; `check` is called with every progress line and may raise to end the
         watch.
         """
@@ -127,11 +127,11 @@ class Watch:
                 drained = drained + 1 if progress.is_drained else 0
                 # two looks: the first may have read one worker before and one after a hand-over
                 if drained >= 2:
-                    return Outcome.DRAINED, progress
+                    return RunOutcome.DRAINED, progress
                 if deadline is None and is_stopping():
                     deadline = self._deactivate()
                 elif deadline is not None and (progress.is_settled or time.monotonic() > deadline):
-                    return Outcome.STOPPED, progress
+                    return RunOutcome.STOPPED, progress
             time.sleep(LOOK_EVERY_S / 2 if drained else LOOK_EVERY_S)
 
     def _deactivate(self) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sparkstorm.client.insight.health import Health
-from sparkstorm.client.insight.records import ALL, ClusterView, TopologyView
+from sparkstorm.client.insight.records import ALL, ClusterReport, TopologyReport
 from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import SparkStormError
 from sparkstorm.common.model.dead_letter import DeadLetter
@@ -27,8 +27,15 @@ from sparkstorm.common.model.topology import Topology
 from sparkstorm.extensions.laboratory import Scene
 from sparkstorm.notebook.scene_map import scene_map
 from sparkstorm.notebook.svg import PALETTE
-from sparkstorm.notebook.tables import Table
-from sparkstorm.notebook.topology_graph import Link, Node, TopologyGraph, graph_of, picture, rows_of
+from sparkstorm.notebook.tables import HtmlTable
+from sparkstorm.notebook.topology_graph import (
+    GraphLink,
+    GraphNode,
+    TopologyGraph,
+    graph_of,
+    picture,
+    rows_of,
+)
 
 _RECENT = "1m"
 _APART_S = 1.0  # between two readings of a handle: a second has ten commits and more
@@ -49,20 +56,20 @@ def graph_html(graph: TopologyGraph) -> str:
     names = ("component", "kind", "executors", "tasks", "inputs")
     return (
         picture(graph).text
-        + Table([dict(zip(names, row, strict=True)) for row in rows_of(graph)])._repr_html_()
+        + HtmlTable([dict(zip(names, row, strict=True)) for row in rows_of(graph)])._repr_html_()
     )
 
 
-def graph_of_view(view: TopologyView) -> TopologyGraph:
+def graph_of_view(view: TopologyReport) -> TopologyGraph:
     """Return the graph of a running topology, without the system's components."""
     names = [name for name in view.components if not name.startswith("__")]
     nodes = [
-        Node(each.id, each.kind, each.executors, len(each.tasks))
+        GraphNode(each.id, each.kind, each.executors, len(each.tasks))
         for each in (view.components[name] for name in names)
     ]
     edges = [edge for edge in view.edges.values() if {edge.sender, edge.receiver} <= {*names}]
     links = [
-        Link(
+        GraphLink(
             edge.sender,
             edge.stream,
             edge.receiver,
@@ -76,7 +83,7 @@ def graph_of_view(view: TopologyView) -> TopologyGraph:
 
 
 def view_html(
-    view: TopologyView, series: Mapping[str, Sequence[float | None]] | None = None
+    view: TopologyReport, series: Mapping[str, Sequence[float | None]] | None = None
 ) -> str:
     """Return a running topology: health, its graph coloured by load, a row for each component, and
     lines of rates.
@@ -116,13 +123,13 @@ def view_html(
     ]
     parts += [
         picture(graph, f"{view.name}: {view.sentence}", busy).text,
-        Table(rows)._repr_html_(),
+        HtmlTable(rows)._repr_html_(),
         _sparklines(series or {}),
     ]
     return "".join(parts)
 
 
-def cluster_html(view: ClusterView) -> str:
+def cluster_html(view: ClusterReport) -> str:
     """Return a cluster: its health, topologies and hosts."""
     topologies = [
         {
@@ -153,7 +160,7 @@ def cluster_html(view: ClusterView) -> str:
         for each in sentences
     ]
     tables = [
-        Table(rows, title)._repr_html_()
+        HtmlTable(rows, title)._repr_html_()
         for rows, title in ((topologies, "topologies"), (hosts, "hosts"))
         if rows
     ]
@@ -200,7 +207,7 @@ def plan_html(plan: RebalancePlan) -> str:
         _move(str(each), "finds no slot", plan.before.get(each), None) for each in plan.unplaced
     ]
     head = _line(f"plan for {plan.topology_id}: {workers}{short}, {stay}", not plan.unplaced)
-    return head + (Table(rows)._repr_html_() if rows else "")
+    return head + (HtmlTable(rows)._repr_html_() if rows else "")
 
 
 def _move(executor: str, what: str, before: object, after: object) -> dict[str, Any]:
@@ -234,7 +241,7 @@ def letter_html(letter: DeadLetter) -> str:
         {"field": name, "value": repr(value)[:200]}
         for name, value in zip(letter.fields, letter.values, strict=False)
     ]
-    return failure_html(letter.failure) + head + Table(values)._repr_html_()
+    return failure_html(letter.failure) + head + HtmlTable(values)._repr_html_()
 
 
 def replay_html(replay: Any) -> str:
@@ -248,7 +255,7 @@ def replay_html(replay: Any) -> str:
         }
         for name in replay
     ]
-    return Table(rows, "results of a replay")._repr_html_()
+    return HtmlTable(rows, "results of a replay")._repr_html_()
 
 
 def scene_html(scene: Scene) -> str:
@@ -258,7 +265,7 @@ def scene_html(scene: Scene) -> str:
         {"topology": names.get(each, each), "the scheduler says": why}
         for each, why in scene.reason_by_topology.items()
     ]
-    return scene_map(scene).text + (Table(rows)._repr_html_() if rows else "")
+    return scene_map(scene).text + (HtmlTable(rows)._repr_html_() if rows else "")
 
 
 def health_html(health: Health) -> str:
@@ -267,7 +274,7 @@ def health_html(health: Health) -> str:
         {"fault": str(each.fault), "component": each.component, "why": each.sentence}
         for each in health.culprits
     ]
-    return _line(health.sentence, health.is_well) + (Table(rows)._repr_html_() if rows else "")
+    return _line(health.sentence, health.is_well) + (HtmlTable(rows)._repr_html_() if rows else "")
 
 
 def _line(sentence: str, is_well: bool) -> str:

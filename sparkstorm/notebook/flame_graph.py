@@ -58,15 +58,15 @@ class Box:
 
 
 @dataclass(slots=True)
-class _Node:
+class _FlameNode:
     samples: int = 0
     cpu_us: int = 0
-    inner: dict[str, _Node] = field(default_factory=dict)
+    inner: dict[str, _FlameNode] = field(default_factory=dict)
 
     def add(self, stack: StackLike, names: Sequence[str]) -> None:
         node = self
         for name in names:
-            node = node.inner.setdefault(name, _Node())
+            node = node.inner.setdefault(name, _FlameNode())
             node.samples += stack.samples
             node.cpu_us += stack.cpu_us
 
@@ -77,7 +77,7 @@ def boxes(stacks: Iterable[StackLike], samples: int, seconds: float) -> tuple[li
     `samples` were taken of every thread over `seconds`. Where the system has no CPU time, every
     thread is drawn.
     """
-    root = _Node()
+    root = _FlameNode()
     found = list(stacks)
     for stack in found:
         root.add(stack, (stack.thread, *stack.calls))
@@ -99,7 +99,7 @@ def boxes(stacks: Iterable[StackLike], samples: int, seconds: float) -> tuple[li
 
 def _lay(
     made: list[Box],
-    inner: dict[str, _Node],
+    inner: dict[str, _FlameNode],
     x: float,
     depth: int,
     share: float,
@@ -126,7 +126,7 @@ def _lay(
         x += width
 
 
-def _step(node: _Node, per_sample_us: float) -> int:
+def _step(node: _FlameNode, per_sample_us: float) -> int:
     load = node.cpu_us / (node.samples * per_sample_us) if node.samples and per_sample_us else 0.0
     return sum(load >= step for step in _STEPS)
 

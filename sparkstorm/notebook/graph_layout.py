@@ -26,7 +26,7 @@ _Place = tuple[int, str]  # layer, and a node or an edge that passes through
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GraphLayout:
     """Layer and height of each node; of each edge its (layer, height) points from source to target.
 
     Heights are in rows: neighbours in a layer are at least 1 apart, and the least height is 0. The
@@ -40,7 +40,7 @@ class Layout:
     feedback: frozenset[Edge]
 
 
-def lay_out(nodes: Sequence[str], edges: Iterable[Edge]) -> Layout:
+def lay_out(nodes: Sequence[str], edges: Iterable[Edge]) -> GraphLayout:
     """Return the layout of a graph of `nodes`, in the order of their declaration, and `edges`
     between them.
     """
@@ -59,7 +59,7 @@ def lay_out(nodes: Sequence[str], edges: Iterable[Edge]) -> Layout:
         chain = chains[forward[edge]] if edge in forward else ()
         points = tuple((place[0], heights[place]) for place in chain)
         paths[edge] = points[::-1] if edge in feedback else points
-    return Layout(
+    return GraphLayout(
         layers, {node: heights[layers[node], node] for node in nodes}, paths, frozenset(feedback)
     )
 

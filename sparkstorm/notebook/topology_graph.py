@@ -11,7 +11,7 @@ from typing import Any
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.tasks import executors_by_component, task_count
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Grouping, Topology
-from sparkstorm.notebook.graph_layout import Layout, lay_out
+from sparkstorm.notebook.graph_layout import GraphLayout, lay_out
 from sparkstorm.notebook.svg import FAINT, INK, LINE, PALETTE, PAPER, Svg, cut, document, text
 
 # width and height of a component
@@ -28,7 +28,7 @@ _LOAD = PALETTE[5]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class GraphNode:
     """Component of a graph: kind is "spout" or "bolt"."""
 
     id: str
@@ -38,7 +38,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class GraphLink:
     """Subscription of a graph; `grouping` in words, as "shuffle" or "by word"."""
 
     source: str
@@ -56,10 +56,10 @@ class Link:
 class TopologyGraph:
     """Components in flow order and their subscriptions."""
 
-    nodes: tuple[Node, ...]
-    links: tuple[Link, ...]
+    nodes: tuple[GraphNode, ...]
+    links: tuple[GraphLink, ...]
 
-    def layout(self) -> Layout:
+    def layout(self) -> GraphLayout:
         """Return the places of components and edges."""
         return lay_out(
             [node.id for node in self.nodes], [(link.source, link.target) for link in self.links]
@@ -70,10 +70,11 @@ def graph_of(topology: Topology, conf: Mapping[str, Any]) -> TopologyGraph:
     """Return the graph of a topology under its configuration, without the system's components."""
     executors = executors_by_component(topology, conf)
     nodes = [
-        Node(each.id, each.kind, executors[each.id], task_count(each, conf)) for each in topology
+        GraphNode(each.id, each.kind, executors[each.id], task_count(each, conf))
+        for each in topology
     ]
     links = [
-        Link(one.component, one.stream, each.id, grouping_words(one.grouping))
+        GraphLink(one.component, one.stream, each.id, grouping_words(one.grouping))
         for each in topology
         for one in each.inputs
     ]
@@ -184,7 +185,7 @@ def _y(height: float) -> float:
     return _EDGE + _TALL / 2 + height * _ROW
 
 
-def _box(node: Node, layout: Layout, busy: float | None = None) -> Iterator[str]:
+def _box(node: GraphNode, layout: GraphLayout, busy: float | None = None) -> Iterator[str]:
     """Yield the parts of one component."""
     x = _x(layout.layers[node.id])
     y = round(_y(layout.heights[node.id]) - _TALL / 2)
@@ -202,7 +203,7 @@ def _box(node: Node, layout: Layout, busy: float | None = None) -> Iterator[str]
     yield "</g>"
 
 
-def _edges(graph: TopologyGraph, layout: Layout) -> Iterator[str]:
+def _edges(graph: TopologyGraph, layout: GraphLayout) -> Iterator[str]:
     """Yield the curves of all edges, with their labels at the receiver."""
     for node in graph.nodes:
         links = [link for link in graph.links if link.target == node.id]
@@ -216,18 +217,18 @@ def _edges(graph: TopologyGraph, layout: Layout) -> Iterator[str]:
         yield from _loop(node, [link for link in links if link.source == node.id], layout)
 
 
-def _is_feedback(link: Link, layout: Layout) -> bool:
+def _is_feedback(link: GraphLink, layout: GraphLayout) -> bool:
     return (link.source, link.target) in layout.feedback
 
 
-def _edge(link: Link, layout: Layout, port: float) -> Iterator[str]:
+def _edge(link: GraphLink, layout: GraphLayout, port: float) -> Iterator[str]:
     path = layout.paths[link.source, link.target]
     end = _y(path[-1][1]) + port
     yield _curve(_through(path, 0, end))
     yield text(_x(path[-1][0]) - 12, round(end) - 4, cut(link.label, 19), 11, FAINT, anchor="end")
 
 
-def _feedback_edge(link: Link, layout: Layout, port: float) -> Iterator[str]:
+def _feedback_edge(link: GraphLink, layout: GraphLayout, port: float) -> Iterator[str]:
     """Draw an edge against the flow: from the receiver's right side, below its outputs, to the
     sender's left one.
     """
@@ -237,7 +238,7 @@ def _feedback_edge(link: Link, layout: Layout, port: float) -> Iterator[str]:
     yield text(_x(path[-1][0]) + _BOX + 14, round(end) + 12, cut(link.label, 19), 11, FAINT)
 
 
-def _loop(node: Node, links: Sequence[Link], layout: Layout) -> Iterator[str]:
+def _loop(node: GraphNode, links: Sequence[GraphLink], layout: GraphLayout) -> Iterator[str]:
     """Draw the edges from a component to itself as one, above it."""
     if links:
         x = _x(layout.layers[node.id])

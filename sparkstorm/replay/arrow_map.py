@@ -17,7 +17,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from sparkstorm.common.spark_versions import MAP_IN_ARROW, java_map_in_arrow
 from sparkstorm.replay.failures import one_sentence
-from sparkstorm.replay.tasks.chunks import Chunk
+from sparkstorm.replay.tasks.chunks import EdgeChunk
 
 # A worker holds several copies of a batch: with 4 MB it had 25 MB more from 10 MB of output on.
 _BATCH_BYTES = 1 << 20
@@ -54,7 +54,7 @@ def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFra
     return DataFrame(java_map_in_arrow(frame, column), frame.sparkSession)
 
 
-def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
+def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[EdgeChunk]:
     """Yield the chunks of a stream of batches. Their bytes are copied one by one, since a batch may
     have 64 MB.
     """
@@ -62,7 +62,7 @@ def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
         # All but the bytes at once: they are small, and a conversion per cell costs a call.
         *columns, data = batch.columns
         yield from map(
-            Chunk._make,
+            EdgeChunk._make,
             zip(*[column.to_pylist() for column in columns], map(_as_bytes, data), strict=True),
         )
 
@@ -72,9 +72,9 @@ def _as_bytes(cell: pa.BinaryScalar) -> bytes:
     return found
 
 
-def batches_of(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
+def batches_of(chunks: Iterable[EdgeChunk]) -> Iterator[pa.RecordBatch]:
     """Yield chunks as batches of a few megabytes."""
-    waiting: list[Chunk] = []
+    waiting: list[EdgeChunk] = []
     size = 0
     for chunk in chunks:
         waiting.append(chunk)
@@ -87,7 +87,7 @@ def batches_of(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
         yield _batch(waiting)
 
 
-def _batch(chunks: list[Chunk]) -> pa.RecordBatch:
+def _batch(chunks: list[EdgeChunk]) -> pa.RecordBatch:
     columns = zip(*chunks, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

@@ -43,8 +43,8 @@ from sparkstorm.replay.tasks.chunks import (
     ROWS,
     START,
     STATE,
-    Chunk,
     ChunkWriter,
+    EdgeChunk,
     order_of,
     unpack_rows,
 )
@@ -177,12 +177,12 @@ def run_stages(
     parts: Mapping[Feed, Sequence[Sequence[Values]]],
     states: Mapping[str, Mapping[Any, Any]],
     results: LocalResults,
-) -> list[Chunk]:
+) -> list[EdgeChunk]:
     """Run every stage over partitions of data, fill in the results and return all chunks; rows are
     those of `plain_rows`.
     """
     states = {component: plain_state(component, state) for component, state in states.items()}
-    chunks_by_stage: dict[int, list[Chunk]] = {}
+    chunks_by_stage: dict[int, list[EdgeChunk]] = {}
     for stage in plan.stages:
         run = StageRun(job, stage, results.evidence.merge)
         if stage.feed is not None:
@@ -204,7 +204,7 @@ def run_stages(
     return list(chain(*chunks_by_stage.values()))
 
 
-def _over_data(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[Chunk]:
+def _over_data(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[EdgeChunk]:
     # As on Spark, where a stage with bolts has at most as many partitions as tasks.
     count = min(len(parts), run.stage.width or len(parts))
     cuts = [len(parts) * n // count for n in range(count + 1)]
@@ -257,11 +257,11 @@ def _at(place: int, row: tuple[Any, ...]) -> int:
 
 
 def _over_chunks(
-    run: StageRun, arrived: Iterable[Chunk], initial: Mapping[Any, Any], by: Grouping
-) -> list[Chunk]:
+    run: StageRun, arrived: Iterable[EdgeChunk], initial: Mapping[Any, Any], by: Grouping
+) -> list[EdgeChunk]:
     bolt = run.stage.bolts[0]
     tasks = run.job.plan.tasks(bolt)
-    chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
+    chunks = [EdgeChunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
     chunks += state_chunks(bolt, tasks, ((key, value, None) for key, value in initial.items()), by)
     chunks += [c for c in arrived if c.kind in (CLOCK, ROWS) and c.target in tasks]
     return list(run.over_chunks(sorted(chunks, key=order_of)))
@@ -269,7 +269,7 @@ def _over_chunks(
 
 def state_chunks(
     component: str, tasks: Sequence[int], rows: Iterable[tuple[Any, Any, int | None]], by: Grouping
-) -> list[Chunk]:
+) -> list[EdgeChunk]:
     """Return chunks of a component's initial state; a row without a task goes to that of its key
     under the grouping `by`.
     """
@@ -287,7 +287,7 @@ def state_chunks(
 def _collect(
     plan: Plan,
     feeds: Mapping[Feed, Sequence[Any]],
-    chunks_by_stage: Mapping[int, list[Chunk]],
+    chunks_by_stage: Mapping[int, list[EdgeChunk]],
     results: LocalResults,
     wanted: Collection[str],
 ) -> None:

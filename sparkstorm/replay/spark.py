@@ -61,7 +61,7 @@ from sparkstorm.replay.sql_shuffle import (
     with_heads,
 )
 from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
-from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, Chunk
+from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, EdgeChunk
 from sparkstorm.replay.tasks.stage import StageRun
 
 # Beside the fields of a stream, which may have any name. Left out where a field
@@ -80,7 +80,7 @@ a session's conf.
 # Those of a live worker.
 _GC_THRESHOLDS = 100_000, 20, 50
 _WHOLE = (IntegerType, LongType, ShortType)
-WriteChunks = Callable[[Iterable[Chunk]], Iterator[pa.RecordBatch]]
+WriteChunks = Callable[[Iterable[EdgeChunk]], Iterator[pa.RecordBatch]]
 
 
 class EvidenceParam(AccumulatorParam[Evidence]):
@@ -299,7 +299,9 @@ class SparkStages:
         """
         task = f"CAST(id + {tasks[0]} AS INT)"
         values = [str(START), task, "0L", "0L", "0L", task, "''", "0", "X''"]
-        columns = [f"{value} AS {name}" for value, name in zip(values, Chunk._fields, strict=True)]
+        columns = [
+            f"{value} AS {name}" for value, name in zip(values, EdgeChunk._fields, strict=True)
+        ]
         return self.spark.range(0, len(tasks), 1, 1).selectExpr(*columns)
 
 
@@ -379,7 +381,7 @@ def _millis(name: str, frame: DataFrame, time: str) -> str:
 
 
 def _written(
-    run: Callable[[Iterator[pa.RecordBatch]], Iterator[Chunk]], write: WriteChunks
+    run: Callable[[Iterator[pa.RecordBatch]], Iterator[EdgeChunk]], write: WriteChunks
 ) -> MapBatches:
     """Return a function that runs a stage over a partition's batches and writes its chunks."""
 
@@ -393,7 +395,7 @@ def _written(
 def _over_data(
     run: StageRun, values: frozenset[str], newest: list[int | None] | None, write: WriteChunks
 ) -> MapBatches:
-    def over(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
+    def over(batches: Iterator[pa.RecordBatch]) -> Iterator[EdgeChunk]:
         number, rest = without_head(batches)
         held = (as_values(batch, values) for batch in rest)
         return run.over_data(number, _rows(run, RunningTime(newest, number), held))
@@ -409,7 +411,7 @@ def _over_divided(
     fields = job.plan.topology.components[feed.spout].streams[feed.stream].fields
     places = [fields.index(f) for f in only.grouping.fields]
 
-    def over(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
+    def over(batches: Iterator[pa.RecordBatch]) -> Iterator[EdgeChunk]:
         partition, own = place_and_rows(_readable(feed, batches), places, keys)
         checked = checked_places(own, places, partition, run.stage.width)
         rows = (

@@ -59,7 +59,7 @@ class Extent:
     has_ended: bool
 
 
-class RowCollector:
+class HistoryCollector:
     """SpoutOutputCollector whose rows are kept; tuples are not tracked, since a replay has no
     acks.
     """
@@ -120,7 +120,7 @@ class SpoutReader:
         self._codec = Codec()
         parts = plan.parts(self._codec, {})
         outputs, _ = kept_outputs(parts, task)
-        self._kept = RowCollector(Emitter(component, outputs.routes, False), self._codec)
+        self._kept = HistoryCollector(Emitter(component, outputs.routes, False), self._codec)
         context = parts.context(task, (task,), lambda: 0)
         self._call(lambda: spout.open(context.conf, context, self._kept))
         begun = Begun.of(plan.begin.get(task, ()))

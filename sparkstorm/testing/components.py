@@ -200,7 +200,7 @@ class CaptureBolt(BasicBolt):
         self._captured.value.append(tup)
 
 
-class _Wrapper(StatefulBolt):
+class _StatefulWrapper(StatefulBolt):
     """BasicBolt around another one, which may be stateful."""
 
     def __init__(self, bolt: BasicBolt) -> None:
@@ -229,7 +229,7 @@ class Nothing(BasicBolt):
         pass
 
 
-class FlakyBolt(_Wrapper):
+class FlakyBolt(_StatefulWrapper):
     """Bolt that fails the first `failures` tries of every tuple, after the inner bolt has executed
     it.
     """
@@ -255,7 +255,7 @@ class FlakyBolt(_Wrapper):
             raise RuntimeError(f"flaky: try {self.tries.value[key]}")
 
 
-class PoisonBolt(_Wrapper):
+class PoisonBolt(_StatefulWrapper):
     """Bolt that kills its worker as a segfault does, for each tuple of which `is_poison` is
     true.
     """
@@ -272,7 +272,7 @@ class PoisonBolt(_Wrapper):
         super().execute(tup, collector)
 
 
-class SlowBolt(_Wrapper):
+class SlowBolt(_StatefulWrapper):
     """Bolt that takes `ms` simulated milliseconds for every tuple."""
 
     def __init__(self, ms: int, bolt: BasicBolt | None = None) -> None:

@@ -58,7 +58,7 @@ def die() -> None:
     raise SimulatedDeath
 
 
-class WorkerServices(Protocol):
+class SimServices(Protocol):
     """Services that worker processes share with the cluster around them."""
 
     simulation: Simulation
@@ -120,7 +120,7 @@ class InProcessWorker:
 
     def __init__(
         self,
-        around: WorkerServices,
+        around: SimServices,
         place: str,
         on_news: Callable[[], None],
         read_code: Callable[[Path], bytes | None],

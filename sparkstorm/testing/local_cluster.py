@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sparkstorm.client.readings import StoreSource
-from sparkstorm.client.savepoints import Source
+from sparkstorm.client.savepoints import SavepointSource
 from sparkstorm.client.service import NimbusService
 from sparkstorm.client.submission import CellsSeeding, sow
 from sparkstorm.common.config import merge
@@ -339,7 +339,7 @@ class LocalCluster:
         self.deactivate(topology.name)
 
         def is_written() -> bool:
-            source = Source(topology.info_by_task, topology.reader())
+            source = SavepointSource(topology.info_by_task, topology.reader())
             reasons[0] = source.write(folder, topology.name, overwrite)
             return not reasons[0]
 

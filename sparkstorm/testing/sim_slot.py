@@ -25,7 +25,7 @@ from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.data_plane.worker.worker import Worker
 from sparkstorm.extensions.upgrade.topology_master import TopologyMaster
-from sparkstorm.testing.in_process_worker import InProcessWorker, WorkerServices
+from sparkstorm.testing.in_process_worker import InProcessWorker, SimServices
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.simulated_time import WorkerClock
 from sparkstorm.testing.simulation import Simulation
@@ -34,7 +34,7 @@ KEY = b"key of a simulated cluster"
 _LOOK_MS = 500  # a slot's thread looks at everything so often; what concerns it wakes it besides
 
 
-class ControlPlane(WorkerServices, Protocol):
+class ControlPlane(SimServices, Protocol):
     """Services that slots share with the cluster around them."""
 
     conf: Mapping[str, Any]

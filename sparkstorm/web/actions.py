@@ -18,7 +18,7 @@ Body = Mapping[str, Any]
 _MOST_IDS = 1_000
 
 
-class Cluster(Protocol):
+class TopologyFinder(Protocol):
     """The part of a ClusterClient that finds topologies."""
 
     def topology(self, name: str) -> TopologyHandle: ...
@@ -30,7 +30,7 @@ def command(verb: str, body: Body) -> str:
     return shlex.join(words)
 
 
-def plan(cluster: Cluster, verb: str, body: Body) -> dict[str, Any]:
+def plan(cluster: TopologyFinder, verb: str, body: Body) -> dict[str, Any]:
     """Return what an action would do now; nothing is changed."""
     found: dict[str, Any] = {"command": command(verb, body)}
     if verb == "rebalance":
@@ -54,7 +54,7 @@ def plan(cluster: Cluster, verb: str, body: Body) -> dict[str, Any]:
     return found
 
 
-def carry_out(cluster: Cluster, verb: str, body: Body) -> str:
+def carry_out(cluster: TopologyFinder, verb: str, body: Body) -> str:
     """Carry an action out; return what was done, in one sentence."""
     _known(verb)
     handle = cluster.topology(_text(body, "topology"))

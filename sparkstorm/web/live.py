@@ -6,7 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from sparkstorm.client.insight.records import ClusterView, ComponentView, TopologyView, to_json
+from sparkstorm.client.insight.records import (
+    ClusterReport,
+    ComponentReport,
+    TopologyReport,
+    to_json,
+)
 from sparkstorm.web.picture import graph
 
 RECENT = "1m"
@@ -15,7 +20,7 @@ Key = TypeVar("Key")
 Made = TypeVar("Made")
 
 
-def cluster_record(view: ClusterView) -> dict[str, Any]:
+def cluster_record(view: ClusterReport) -> dict[str, Any]:
     """Return the cluster as plain JSON, with its last minute alone."""
     found: dict[str, Any] = to_json(view, _WINDOWS)
     found["windows"] = {RECENT: to_json(view.windows.get(RECENT))}
@@ -28,7 +33,7 @@ _OF_EDGE = frozenset(("sent_per_s",))
 _OF_METRIC = frozenset(("buckets",))
 
 
-def topology_record(view: TopologyView, window: str, component: str = "") -> dict[str, Any]:
+def topology_record(view: TopologyReport, window: str, component: str = "") -> dict[str, Any]:
     """Return a topology as plain JSON: one window, and the tasks of one component, so that 1,000
     tasks cost nothing.
     """
@@ -48,7 +53,7 @@ def topology_record(view: TopologyView, window: str, component: str = "") -> dic
     return record
 
 
-def _component(view: ComponentView, window: str, has_tasks: bool) -> dict[str, Any]:
+def _component(view: ComponentReport, window: str, has_tasks: bool) -> dict[str, Any]:
     record: dict[str, Any] = to_json(view, _OF_COMPONENT)
     record["task_count"] = len(view.tasks)
     record["window"] = to_json(view.windows.get(window))
@@ -57,7 +62,7 @@ def _component(view: ComponentView, window: str, has_tasks: bool) -> dict[str, A
     return record
 
 
-class Shared(Generic[Key, Made]):
+class SharedView(Generic[Key, Made]):
     """The last values that were made, by key, so that pages which look at the same thing cost what
     one does; for any thread.
     """

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sparkstorm.client.insight.records import TopologyView
+from sparkstorm.client.insight.records import TopologyReport
 from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.names import shown
@@ -162,13 +162,13 @@ class _Logs:
             f"{id}/{slot}/{FILE}" for id, slot in names if port in ("", slot.rpartition(":")[2])
         ]
 
-    def _view(self, topology_id: str) -> TopologyView:
+    def _view(self, topology_id: str) -> TopologyReport:
         view = self._model.topology(topology_id)
         if view.id != topology_id:
             raise NotAliveError(f"topology {topology_id} is not alive; {view.id} has that name")
         return view
 
-    def _slots(self, view: TopologyView) -> list[str]:
+    def _slots(self, view: TopologyReport) -> list[str]:
         return sorted({*self._commands.log_slots(view.id), *view.workers})
 
     def _read(self, request: Request) -> tuple[str, bytes]:

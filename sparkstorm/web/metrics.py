@@ -14,9 +14,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sparkstorm.client.insight.records import (
-    ClusterView,
-    ComponentView,
-    TopologyView,
+    ClusterReport,
+    ComponentReport,
+    TopologyReport,
     UserMetricView,
 )
 from sparkstorm.client.insight.sampler import ReadModel
@@ -204,7 +204,7 @@ def metrics_routes(model: ReadModel) -> list[Route]:
     return [Route("/metrics", metrics, methods=["GET"])]
 
 
-def metrics_text(cluster: ClusterView, views: list[TopologyView]) -> str:
+def metrics_text(cluster: ClusterReport, views: list[TopologyReport]) -> str:
     """Return all figures as OpenMetrics text."""
     lines = []
     for family, found in samples_by_family(cluster, views):
@@ -219,7 +219,7 @@ def metrics_text(cluster: ClusterView, views: list[TopologyView]) -> str:
 
 
 def samples_by_family(
-    cluster: ClusterView, views: list[TopologyView]
+    cluster: ClusterReport, views: list[TopologyReport]
 ) -> list[tuple[Family, list[Sample]]]:
     """Return the samples of each metric that has some, in the order of FAMILIES."""
     samples: dict[str, list[Sample]] = {}
@@ -240,7 +240,7 @@ def _value(value: float) -> str:
 Found = Iterator[tuple[Family, str, Labels, float]]
 
 
-def _all(cluster: ClusterView, views: list[TopologyView]) -> Found:
+def _all(cluster: ClusterReport, views: list[TopologyReport]) -> Found:
     for view in views:
         yield from _topology(view, cluster.time_ms)
         for component in view.components.values():
@@ -267,7 +267,7 @@ def _all(cluster: ClusterView, views: list[TopologyView]) -> Found:
         yield _SCRAPED, "", {"topology": view.name}, (cluster.time_ms - view.read_ms) / 1000
 
 
-def _topology(view: TopologyView, now_ms: int) -> Found:
+def _topology(view: TopologyReport, now_ms: int) -> Found:
     labels = {"topology": view.name}
     yield _INFO, "", {**labels, "id": view.id, "owner": view.owner}, 1
     for status in _STATUSES:
@@ -321,7 +321,7 @@ def _user(metric: UserMetricView, labels: Labels) -> Found:
         yield family, "_sum", labels, metric.value
 
 
-def _histogram(view: TopologyView, labels: Labels) -> Found:
+def _histogram(view: TopologyReport, labels: Labels) -> Found:
     """Yield the complete latencies; the sum is from the buckets' middles."""
     seen = 0
     for bucket in range(BUCKETS):
@@ -338,7 +338,7 @@ def _histogram(view: TopologyView, labels: Labels) -> Found:
     yield _LATENCY, "_sum", labels, (view.complete.mean_ms or 0.0) * view.complete.count / 1000
 
 
-def _component(view: TopologyView, each: ComponentView) -> Found:
+def _component(view: TopologyReport, each: ComponentReport) -> Found:
     if each.id.startswith("__"):
         return
     labels = {"topology": view.name, "component": each.id}
@@ -363,7 +363,7 @@ def _component(view: TopologyView, each: ComponentView) -> Found:
         yield _AGE, "", labels, each.queued_ms / 1000
 
 
-def _workers(view: TopologyView) -> Found:
+def _workers(view: TopologyReport) -> Found:
     for each in view.workers.values():
         labels = {"topology": view.name, "worker": each.slot}
         yield _WORKER_UP, "", labels, int(each.state == RUNNING)

@@ -11,7 +11,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sparkstorm import __version__
 from sparkstorm.client.insight import records
-from sparkstorm.client.insight.records import ClusterView, ComponentView, TopologyView, Window
+from sparkstorm.client.insight.records import (
+    ClusterReport,
+    ComponentReport,
+    CountWindow,
+    TopologyReport,
+)
 from sparkstorm.common.model.requests import HOST_KINDS, LOG_LEVELS, MAX_WAIT_MS
 
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
@@ -149,14 +154,14 @@ _PATHS: Mapping[str, Mapping[str, Any]] = {
 _TOPOLOGY, _STORM_TOPOLOGY = f"{OURS}/topology/{{name}}", f"{STORMS}/topology/{{id}}"
 _STREAM = "text/event-stream"
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("GET", f"{OURS}/cluster"): Operation("the cluster", ClusterView, ("at",)),
+    ("GET", f"{OURS}/cluster"): Operation("the cluster", ClusterReport, ("at",)),
     ("GET", f"{OURS}/moments"): Operation("times for which the past is kept", dict[str, list[int]]),
-    ("GET", f"{_TOPOLOGY}"): Operation("one topology, by name or id", TopologyView, ("at",)),
+    ("GET", f"{_TOPOLOGY}"): Operation("one topology, by name or id", TopologyReport, ("at",)),
     ("GET", f"{_TOPOLOGY}/component/{{component}}"): Operation(
-        "one component", ComponentView, ("at",)
+        "one component", ComponentReport, ("at",)
     ),
     ("GET", f"{_TOPOLOGY}/task/{{task}}"): Operation(
-        "windows of one task", dict[str, Window], ("at",)
+        "windows of one task", dict[str, CountWindow], ("at",)
     ),
     ("GET", f"{_TOPOLOGY}/series"): Operation(
         "time series", dict[str, list[float | None]], ("window", "component", "since_ms")

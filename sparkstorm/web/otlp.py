@@ -37,7 +37,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from sparkstorm import __version__
-from sparkstorm.client.insight.records import ClusterView, TopologyView
+from sparkstorm.client.insight.records import ClusterReport, TopologyReport
 from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.web.metrics import Family, Labels, Sample, samples_by_family
@@ -147,7 +147,7 @@ class OtlpPush(Push):
         self._exporter.shutdown()
 
 
-def metrics_data(cluster: ClusterView, views: list[TopologyView]) -> MetricsData:
+def metrics_data(cluster: ClusterReport, views: list[TopologyReport]) -> MetricsData:
     """Return all figures as OTLP's records; the names are those of `/metrics`, without the suffixes
     that text needs.
     """

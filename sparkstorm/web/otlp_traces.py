@@ -26,9 +26,9 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from sparkstorm import __version__
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.insight.records import TopologyView
+from sparkstorm.client.insight.records import TopologyReport
 from sparkstorm.client.insight.sampler import ReadModel
-from sparkstorm.client.looks.traces import ENDED, Event, Trace
+from sparkstorm.client.looks.traces import ENDED, Trace, TraceEvent
 from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
 from sparkstorm.web.otlp import TIMEOUT_S, Push, address_of, warn
 
@@ -95,7 +95,7 @@ class TracePush(Push):
         return list(spans_of(view, whole[:_MOST]))
 
 
-def spans_of(view: TopologyView, traces: Iterable[Trace]) -> Iterator[ReadableSpan]:
+def spans_of(view: TopologyReport, traces: Iterable[Trace]) -> Iterator[ReadableSpan]:
     """Yield the spans of traces: for each a root span, then one for each event."""
     resource = Resource.create(
         {
@@ -133,7 +133,7 @@ def _named(**attributes: str | int) -> dict[str, str | int]:
 
 
 def _span(
-    event: Event, context: SpanContext, parent: SpanContext, resource: Resource
+    event: TraceEvent, context: SpanContext, parent: SpanContext, resource: Resource
 ) -> ReadableSpan:
     has_failed = event.what in ("failed", "given up")
     attributes = _named(component=event.component, task=event.task, worker=event.worker)

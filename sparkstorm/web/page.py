@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.insight.records import WINDOWS_S, ClusterView, to_json
+from sparkstorm.client.insight.records import WINDOWS_S, ClusterReport, to_json
 from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.client.logs import last_lines
 from sparkstorm.client.looks.traces import spans
@@ -35,7 +35,7 @@ from sparkstorm.notebook.flame_graph import boxes, figures
 from sparkstorm.web import actions
 from sparkstorm.web.answers import body_of, moment, whole
 from sparkstorm.web.commands import Connections
-from sparkstorm.web.live import Shared, cluster_record, delta, topology_record
+from sparkstorm.web.live import SharedView, cluster_record, delta, topology_record
 from sparkstorm.web.security import Access
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -63,10 +63,12 @@ class Page:
         self._access = access
         self._at = connections
         self._name = name
-        self._records: Shared[tuple[int, str, str, str], dict[str, Any]] = Shared(_MOST_SHARED)
-        # Both records are kept with their change: an id may come back once its record is gone.
-        self._changes: Shared[tuple[int, int], tuple[dict[str, Any], dict[str, Any], str]] = Shared(
+        self._records: SharedView[tuple[int, str, str, str], dict[str, Any]] = SharedView(
             _MOST_SHARED
+        )
+        # Both records are kept with their change: an id may come back once its record is gone.
+        self._changes: SharedView[tuple[int, int], tuple[dict[str, Any], dict[str, Any], str]] = (
+            SharedView(_MOST_SHARED)
         )
 
     async def _read(self, read: Callable[[ClusterClient], Any]) -> Any:
@@ -171,7 +173,7 @@ class Page:
         )
 
     def _made(
-        self, cluster: ClusterView, topology: str, window: str, component: str
+        self, cluster: ClusterReport, topology: str, window: str, component: str
     ) -> dict[str, Any]:
         found: dict[str, Any] = {"cluster": cluster_record(cluster)}
         if topology:

@@ -11,8 +11,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from sparkstorm.client.insight.records import EdgeView, TopologyView
-from sparkstorm.notebook.graph_layout import Layout, lay_out
+from sparkstorm.client.insight.records import EdgeView, TopologyReport
+from sparkstorm.notebook.graph_layout import GraphLayout, lay_out
 from sparkstorm.notebook.svg import cut
 
 # of a box
@@ -38,7 +38,7 @@ _ENTRY = 64
 _PORT = 17
 
 
-def graph(view: TopologyView) -> dict[str, Any]:
+def graph(view: TopologyReport) -> dict[str, Any]:
     """Return size, boxes by component and edges of a topology's graph, in flow order, without the
     system's components.
 
@@ -111,7 +111,7 @@ class _Frame:
         return self.tops[layer // self.abreast + 1] - _GUTTER / 2 - lane * _LANE
 
 
-def _frame(layout: Layout) -> _Frame:
+def _frame(layout: GraphLayout) -> _Frame:
     layers = max(layout.layers.values(), default=-1) + 1
     if not layers:
         return _Frame(1, _EDGE, (), (), {}, 0, 0)
@@ -149,7 +149,9 @@ def _frame(layout: Layout) -> _Frame:
     )
 
 
-def _edges(lines: tuple[Line, ...], layout: Layout, frame: _Frame) -> dict[str, dict[str, Any]]:
+def _edges(
+    lines: tuple[Line, ...], layout: GraphLayout, frame: _Frame
+) -> dict[str, dict[str, Any]]:
     """Return curve and label of each pair of components; streams between the same two are drawn as
     one.
     """
@@ -193,7 +195,7 @@ def _words(edge: EdgeView) -> str:
 
 
 def _through(
-    pair: tuple[str, str], layout: Layout, frame: _Frame, port: float, letters: int
+    pair: tuple[str, str], layout: GraphLayout, frame: _Frame, port: float, letters: int
 ) -> tuple[str, int, int]:
     """Return the curve of an edge through its places, and where its label begins: before the
     receiver, on its own lane.
@@ -235,7 +237,7 @@ def _around(
     return f"H{out:.0f}V{gutter:.0f}H{back:.0f}V{to_y:.0f}H{to_x:.0f}"
 
 
-def _loop(name: str, layout: Layout, frame: _Frame) -> tuple[str, int, int]:
+def _loop(name: str, layout: GraphLayout, frame: _Frame) -> tuple[str, int, int]:
     layer = layout.layers[name]
     x = frame.x(layer)
     top = round(frame.y(layer, layout.heights[name]) - TALL / 2)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from sparkstorm.client.insight.records import TopologyView, to_json
+from sparkstorm.client.insight.records import TopologyReport, to_json
 from sparkstorm.client.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.common.errors import (
     IllegalTransitionError,
@@ -33,7 +33,7 @@ from sparkstorm.web.answers import (
     refusal,
 )
 from sparkstorm.web.commands import Commands
-from sparkstorm.web.live import Shared
+from sparkstorm.web.live import SharedView
 from sparkstorm.web.openapi import OURS, openapi
 from sparkstorm.web.storm_rest import rebalance_options, storm_routes
 
@@ -90,7 +90,7 @@ class _Rest:
     def topology(self, request: Request) -> Any:
         return to_json(self._view(request))
 
-    def _view(self, request: Request) -> TopologyView:
+    def _view(self, request: Request) -> TopologyReport:
         name = path_name(request, "name")
         at_ms = moment(request)
         if at_ms is None:
@@ -160,9 +160,9 @@ class _Streams:
         self._model = model
         self._open = 0
         # As for the page: streams that show the same share what is made for them.
-        self._records: Shared[tuple[int, str | None], dict[str, Any]] = Shared(_MOST_SHARED)
-        self._changes: Shared[tuple[int, int], tuple[dict[str, Any], dict[str, Any], str]] = Shared(
-            _MOST_SHARED
+        self._records: SharedView[tuple[int, str | None], dict[str, Any]] = SharedView(_MOST_SHARED)
+        self._changes: SharedView[tuple[int, int], tuple[dict[str, Any], dict[str, Any], str]] = (
+            SharedView(_MOST_SHARED)
         )
 
     async def answer(self, request: Request) -> Response:

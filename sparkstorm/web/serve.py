@@ -36,7 +36,7 @@ _KEEP_ALIVE_S = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServePlace:
     """Addresses of the server and the host names that it answers to; a certificate and its key, or
     a proxy that has them.
     """
@@ -128,7 +128,7 @@ def options() -> dict[str, Any]:
 
 
 def serve(
-    cluster: str | None, place: Place, say: Callable[[str], None], pushed: Pushed | None = None
+    cluster: str | None, place: ServePlace, say: Callable[[str], None], pushed: Pushed | None = None
 ) -> None:
     """Serve the page of a cluster until SIGINT or SIGTERM, and push to a collector meanwhile."""
     place.check()

@@ -10,14 +10,14 @@ from urllib.parse import quote_plus
 
 from sparkstorm import __version__
 from sparkstorm.client.insight.records import (
-    ClusterView,
-    ComponentView,
+    ClusterReport,
+    ComponentReport,
+    CountWindow,
     ErrorView,
     HostView,
     NodeView,
     TopologyLine,
-    TopologyView,
-    Window,
+    TopologyReport,
     WorkerView,
 )
 from sparkstorm.common.settings import SubmissionSettings
@@ -55,7 +55,7 @@ def _uptime(since_ms: int | None, now_ms: int) -> dict[str, Any]:
     return {"uptime": pretty(seconds), "uptimeSeconds": seconds}
 
 
-def cluster_summary(cluster: ClusterView) -> dict[str, Any]:
+def cluster_summary(cluster: ClusterReport) -> dict[str, Any]:
     """GET /cluster/summary."""
     memory = sum(
         node.memory_mb or 0.0 for host in cluster.hosts.values() for node in host.nodes.values()
@@ -91,7 +91,7 @@ def cluster_summary(cluster: ClusterView) -> dict[str, Any]:
     }
 
 
-def nimbus_summary(cluster: ClusterView) -> dict[str, Any]:
+def nimbus_summary(cluster: ClusterReport) -> dict[str, Any]:
     """GET /nimbus/summary: the drivers."""
     found = []
     for driver in cluster.drivers.values():
@@ -143,7 +143,7 @@ def _viewer() -> dict[str, Any]:
     return {"schedulerDisplayResource": False, "logviewerPort": 0, "logviewerScheme": "http"}
 
 
-def supervisor_summary(cluster: ClusterView) -> dict[str, Any]:
+def supervisor_summary(cluster: ClusterReport) -> dict[str, Any]:
     """GET /supervisor/summary."""
     found = [
         supervisor(node, host) for host in cluster.hosts.values() for node in host.nodes.values()
@@ -152,7 +152,7 @@ def supervisor_summary(cluster: ClusterView) -> dict[str, Any]:
 
 
 def supervisor_page(
-    cluster: ClusterView, topologies: Mapping[str, TopologyView], node: str, host: str
+    cluster: ClusterReport, topologies: Mapping[str, TopologyReport], node: str, host: str
 ) -> dict[str, Any]:
     """GET /supervisor: one by id, else all of a host."""
     found = [
@@ -171,7 +171,7 @@ def supervisor_page(
     return {**_viewer(), "supervisors": [supervisor(*each) for each in found], "workers": workers}
 
 
-def worker(each: WorkerView, view: TopologyView, now_ms: int) -> dict[str, Any]:
+def worker(each: WorkerView, view: TopologyReport, now_ms: int) -> dict[str, Any]:
     """WORKER."""
     node, _, port = each.slot.rpartition(":")
     return {
@@ -225,7 +225,7 @@ def _owner(owner: str, lines: list[TopologyLine]) -> dict[str, Any]:
     }
 
 
-def owner_resources(cluster: ClusterView, owner: str | None = None) -> dict[str, Any]:
+def owner_resources(cluster: ClusterReport, owner: str | None = None) -> dict[str, Any]:
     """GET /owner-resources and /owner-resources/{owner}."""
     lines = list(cluster.topologies.values())
     if owner is not None:
@@ -237,7 +237,7 @@ def owner_resources(cluster: ClusterView, owner: str | None = None) -> dict[str,
     return {"schedulerDisplayResource": False, "owners": found}
 
 
-def topology_line(line: TopologyLine | TopologyView, now_ms: int) -> dict[str, Any]:
+def topology_line(line: TopologyLine | TopologyReport, now_ms: int) -> dict[str, Any]:
     """TOPOLOGY: identity, size and resources."""
     is_line = isinstance(line, TopologyLine)
     tasks = (
@@ -265,18 +265,18 @@ def topology_line(line: TopologyLine | TopologyView, now_ms: int) -> dict[str, A
     }
 
 
-def topology_summary(cluster: ClusterView) -> dict[str, Any]:
+def topology_summary(cluster: ClusterReport) -> dict[str, Any]:
     """GET /topology/summary."""
     found = [topology_line(each, cluster.time_ms) for each in cluster.topologies.values()]
     return {"schedulerDisplayResource": False, "topologies": found}
 
 
-def shown(view: TopologyView, is_sys: bool) -> list[ComponentView]:
+def shown(view: TopologyReport, is_sys: bool) -> list[ComponentReport]:
     """Return the components to show."""
     return [each for name, each in view.components.items() if is_sys or not name.startswith("__")]
 
 
-def topology_page(view: TopologyView, window: str, is_sys: bool, now_ms: int) -> dict[str, Any]:
+def topology_page(view: TopologyReport, window: str, is_sys: bool, now_ms: int) -> dict[str, Any]:
     """GET /topology/{id}."""
     stats = []
     for storm, ours in WINDOWS.items():
@@ -322,7 +322,7 @@ def topology_page(view: TopologyView, window: str, is_sys: bool, now_ms: int) ->
     }
 
 
-def error_fields(view: TopologyView, error: ErrorView | None, now_ms: int) -> dict[str, Any]:
+def error_fields(view: TopologyReport, error: ErrorView | None, now_ms: int) -> dict[str, Any]:
     """Return the fields of a last error."""
     port = error.place.rpartition(":")[2] if error else ""
     return {
@@ -334,7 +334,9 @@ def error_fields(view: TopologyView, error: ErrorView | None, now_ms: int) -> di
     }
 
 
-def _common(view: TopologyView, each: ComponentView, window: Window, now_ms: int) -> dict[str, Any]:
+def _common(
+    view: TopologyReport, each: ComponentReport, window: CountWindow, now_ms: int
+) -> dict[str, Any]:
     return {
         "executors": each.executors,
         "tasks": len(each.tasks),
@@ -349,7 +351,7 @@ def _common(view: TopologyView, each: ComponentView, window: Window, now_ms: int
     }
 
 
-def _spout(view: TopologyView, each: ComponentView, window: str, now_ms: int) -> dict[str, Any]:
+def _spout(view: TopologyReport, each: ComponentReport, window: str, now_ms: int) -> dict[str, Any]:
     of = each.windows[WINDOWS[window]]
     found = {
         "spoutId": each.id,
@@ -359,7 +361,7 @@ def _spout(view: TopologyView, each: ComponentView, window: str, now_ms: int) ->
     return {**found, **_common(view, each, of, now_ms)}
 
 
-def _bolt(view: TopologyView, each: ComponentView, window: str, now_ms: int) -> dict[str, Any]:
+def _bolt(view: TopologyReport, each: ComponentReport, window: str, now_ms: int) -> dict[str, Any]:
     of = each.windows[WINDOWS[window]]
     return {
         "boltId": each.id,
@@ -372,7 +374,7 @@ def _bolt(view: TopologyView, each: ComponentView, window: str, now_ms: int) -> 
     }
 
 
-def process(process_us: Mapping[str, float], of: Window) -> str:
+def process(process_us: Mapping[str, float], of: CountWindow) -> str:
     """Return the median from the execute to the ack, where it was measured, else the mean execute
     latency.
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote_plus
 
-from sparkstorm.client.insight.records import ComponentView, TaskView, TopologyView, Window
+from sparkstorm.client.insight.records import ComponentReport, CountWindow, TaskView, TopologyReport
 from sparkstorm.web.storm_answers import (
     ERROR_CHARS,
     WINDOWS,
@@ -30,12 +30,12 @@ _GROUPINGS = {
     "key_range": "customObject",
     "global": "fields",
 }
-TaskWindow = Callable[[int, str], Window]
+TaskWindow = Callable[[int, str], CountWindow]
 """Gives a window of a task by its name."""
 
 
 def component_page(
-    view: TopologyView, each: ComponentView, window: str, now_ms: int, task_window: TaskWindow
+    view: TopologyReport, each: ComponentReport, window: str, now_ms: int, task_window: TaskWindow
 ) -> dict[str, Any]:
     """GET /topology/{id}/component/{component}."""
     of = each.windows[WINDOWS[window]]
@@ -78,7 +78,7 @@ def component_page(
     }
 
 
-def _spout_window(each: ComponentView, storm: str) -> dict[str, Any]:
+def _spout_window(each: ComponentReport, storm: str) -> dict[str, Any]:
     of = each.windows[WINDOWS[storm]]
     counts = {
         name: getattr(of.counts, name) for name in ("emitted", "transferred", "acked", "failed")
@@ -93,7 +93,7 @@ def _spout_window(each: ComponentView, storm: str) -> dict[str, Any]:
     }
 
 
-def _bolt_window(each: ComponentView, storm: str) -> dict[str, Any]:
+def _bolt_window(each: ComponentReport, storm: str) -> dict[str, Any]:
     of = each.windows[WINDOWS[storm]]
     counts = {
         name: getattr(of.counts, name)
@@ -109,7 +109,7 @@ def _bolt_window(each: ComponentView, storm: str) -> dict[str, Any]:
     }
 
 
-def _inputs(view: TopologyView, each: ComponentView, of: Window) -> list[dict[str, Any]]:
+def _inputs(view: TopologyReport, each: ComponentReport, of: CountWindow) -> list[dict[str, Any]]:
     """Return a row per input stream, from what its edge has delivered since the topology began."""
     edges = [edge for edge in view.edges.values() if edge.receiver == each.id]
     return [
@@ -128,7 +128,7 @@ def _inputs(view: TopologyView, each: ComponentView, of: Window) -> list[dict[st
 
 
 def _outputs(
-    view: TopologyView, each: ComponentView, of: Window, is_spout: bool
+    view: TopologyReport, each: ComponentReport, of: CountWindow, is_spout: bool
 ) -> list[dict[str, Any]]:
     """Return a row per declared stream; a stream without subscribers is not counted apart."""
     streams = [name for name in each.streams if not name.startswith("__")]
@@ -157,7 +157,7 @@ def _outputs(
 
 
 def _executors(
-    view: TopologyView, each: ComponentView, window: str, task_window: TaskWindow
+    view: TopologyReport, each: ComponentReport, window: str, task_window: TaskWindow
 ) -> list[dict[str, Any]]:
     groups: dict[str, list[TaskView]] = {}
     for task in each.tasks.values():
@@ -166,8 +166,8 @@ def _executors(
 
 
 def _executor(
-    view: TopologyView,
-    each: ComponentView,
+    view: TopologyReport,
+    each: ComponentReport,
     tasks: list[TaskView],
     window: str,
     task_window: TaskWindow,
@@ -205,7 +205,7 @@ def _executor(
     }
 
 
-def visualization(view: TopologyView, window: str, is_sys: bool) -> dict[str, Any]:
+def visualization(view: TopologyReport, window: str, is_sys: bool) -> dict[str, Any]:
     """GET /topology/{id}/visualization."""
     found = {}
     for each in shown(view, is_sys):
@@ -241,7 +241,7 @@ def visualization(view: TopologyView, window: str, is_sys: bool) -> dict[str, An
     return found
 
 
-def lag(view: TopologyView) -> dict[str, Any]:
+def lag(view: TopologyReport) -> dict[str, Any]:
     """GET /topology/{id}/lag: spouts that read Kafka, by the gauges that they keep; a spout without
     them is left out.
     """
@@ -273,7 +273,7 @@ def sanitised(stream: str) -> str:
     return found if found[:1].isalpha() else f"_s{found}"
 
 
-def streams_table(view: TopologyView) -> dict[str, Any]:
+def streams_table(view: TopologyReport) -> dict[str, Any]:
     """GET /topology/{id}/visualization-init: rows of four streams."""
     names = sorted({edge.stream for edge in view.edges.values()})
     cells = [

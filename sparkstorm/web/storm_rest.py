@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
-from sparkstorm.client.insight.records import TopologyView
+from sparkstorm.client.insight.records import TopologyReport
 from sparkstorm.client.insight.sampler import ReadModel, check_component
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.assignment import WorkerSlot
@@ -96,7 +96,7 @@ class _Storm:
         self.commands = commands
         self.conf = conf
 
-    def view(self, request: Request) -> TopologyView:
+    def view(self, request: Request) -> TopologyReport:
         """Return the topology of the path, by its id: a name would meet a later run."""
         topology_id = path_name(request, "id")
         view = self.model.topology(topology_id)
@@ -204,7 +204,7 @@ class _Storm:
         self.commands.set_log_levels(view.name, view.id, levels)
 
 
-def rebalance_options(view: TopologyView, body: Mapping[str, Any]) -> RebalanceOptions:
+def rebalance_options(view: TopologyReport, body: Mapping[str, Any]) -> RebalanceOptions:
     """Return the options of a rebalance from Storm's body: numWorkers, executors. NotAliveError
     names a component that there is not.
     """
@@ -236,7 +236,7 @@ def _is_sys(request: Request) -> bool:
     return request.query_params.get("sys", "").lower() == "true"
 
 
-def _done(operation: str, view: TopologyView) -> dict[str, str]:
+def _done(operation: str, view: TopologyReport) -> dict[str, str]:
     return {"topologyOperation": operation, "topologyId": view.id, "status": "success"}
 
 

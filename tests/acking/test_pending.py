@@ -13,13 +13,13 @@ import pytest
 from sparkstorm.common.errors import MalformedFrameError
 from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.common.model.roots import batch_root, split, tree_root
-from sparkstorm.data_plane.acking import Outcome, Pending
+from sparkstorm.data_plane.acking import MessageOutcome, Pending
 from sparkstorm.data_plane.acking.pending import open_messages
 
 FAILED = Failure(FailureKind.FAILED, "no", "bolt", 3)
 
 
-def why(outcome: Outcome) -> FailureKind | None:
+def why(outcome: MessageOutcome) -> FailureKind | None:
     return None if outcome.failure is None else outcome.failure.kind
 
 
@@ -38,8 +38,10 @@ def test_s1_2_the_spout_is_told_about_success_and_failure_of_each_message() -> N
     pending.add(1, "a", 0)
     pending.add(2, "b", 0)
     pending.settle(acked=[1], failed=[2], now_ms=5, failure=FAILED)
-    assert pending.take_callbacks() == [Outcome(1, "a"), Outcome(2, "b", FAILED)]
-    assert [outcome.acked for outcome in (Outcome(1, "a"), Outcome(2, "b", FAILED))] == [
+    assert pending.take_callbacks() == [MessageOutcome(1, "a"), MessageOutcome(2, "b", FAILED)]
+    assert [
+        outcome.acked for outcome in (MessageOutcome(1, "a"), MessageOutcome(2, "b", FAILED))
+    ] == [
         True,
         False,
     ]
@@ -151,7 +153,7 @@ def test_a_spout_that_restarts_before_the_settling_commit_still_has_the_message_
     assert 1 in again
     assert again.take_callbacks() == []
     assert again.settle([1], [], 100).latencies_ms == [60]
-    assert again.take_callbacks() == [Outcome(1, ["file", 7])]
+    assert again.take_callbacks() == [MessageOutcome(1, ["file", 7])]
 
 
 def test_a_message_that_begins_and_ends_in_one_epoch_is_journalled_only_for_its_callback() -> None:
@@ -278,14 +280,14 @@ class ByMessage:
 
     def __init__(self, needs_callbacks: bool) -> None:
         self.open: dict[int, tuple[Any, int, int]] = {}  # message id, emission, renewal
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[MessageOutcome] = []
         self.needs_callbacks = needs_callbacks
 
     def close(self, roots: list[int], kind: FailureKind | None) -> int:
         found = [(root, self.open.pop(root)[0]) for root in roots if root in self.open]
         for root, message_id in found if self.needs_callbacks else ():
             self.outcomes.append(
-                Outcome(root, message_id, None if kind is None else Failure(kind, "why"))
+                MessageOutcome(root, message_id, None if kind is None else Failure(kind, "why"))
             )
         return len(found)
 
@@ -388,7 +390,7 @@ class BothForms:
 @pytest.mark.parametrize("seed", range(8))
 def test_messages_of_a_batch_are_settled_as_if_each_were_alone(seed: int, size: int) -> None:
     both = BothForms(seed, size)
-    snapshot, deltas, told = list[Any](), list[Any](), list[Outcome]()
+    snapshot, deltas, told = list[Any](), list[Any](), list[MessageOutcome]()
     for number in range(1, 120):
         both.act(number)
         told += both.pending.take_callbacks()

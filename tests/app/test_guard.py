@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, SessionExpiredError
 
 from sparkstorm.common.errors import EmbeddedServerError
-from sparkstorm.driver.guard import Patience, ServerGuard
+from sparkstorm.driver.guard import RestartPatience, ServerGuard
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from tests.waiting import wait_until
 
@@ -68,7 +68,7 @@ def test_a_server_that_lives_and_answers_no_more_is_killed_and_started_again() -
     said: list[str] = []
     server, other = FakeServer(), FakeServer()
     guard = ServerGuard(
-        {"redis": server, "zookeeper": other}, said.append, Patience(0.0, 0.1, 3, 0.0)
+        {"redis": server, "zookeeper": other}, said.append, RestartPatience(0.0, 0.1, 3, 0.0)
     )
     guard.start()
     server.answering = False
@@ -89,7 +89,7 @@ def test_a_server_that_is_slow_now_and_then_is_left_alone() -> None:
             return self.asked % 3 == 0
 
     server = SlowServer()
-    guard = ServerGuard({"zookeeper": server}, lambda _: None, Patience(0.0, 0.1, 3, 0.0))
+    guard = ServerGuard({"zookeeper": server}, lambda _: None, RestartPatience(0.0, 0.1, 3, 0.0))
     guard.start()
     wait_until(lambda: server.asked > 12)
     guard.stop()
@@ -99,7 +99,9 @@ def test_a_server_that_is_slow_now_and_then_is_left_alone() -> None:
 def test_a_server_is_given_the_whole_time_of_silence() -> None:
     server = FakeServer()
     server.answering = False
-    guard = ServerGuard({"zookeeper": server}, lambda _: None, Patience(0.0, 0.1, 1, 3_600.0))
+    guard = ServerGuard(
+        {"zookeeper": server}, lambda _: None, RestartPatience(0.0, 0.1, 1, 3_600.0)
+    )
     guard.start()
     wait_until(lambda: server.asked > 5)
     guard.stop()
@@ -141,7 +143,7 @@ def test_stopped_processes_are_found_by_their_silence_and_keep_their_data(
     }
     before = {name: server.pid for name, server in servers.items()}
     assert all(server.answers(10.0) for server in servers.values())
-    guard = ServerGuard(servers, lambda _: None, Patience(0.1, 0.5, 2, 1.0))
+    guard = ServerGuard(servers, lambda _: None, RestartPatience(0.1, 0.5, 2, 1.0))
     for pid in before.values():
         os.kill(pid, signal.SIGSTOP)
     assert all(server.is_alive() and not server.answers(0.2) for server in servers.values())
@@ -161,7 +163,9 @@ def test_a_flooded_zookeeper_is_back_with_its_data(own_zookeeper: ZooKeeperServe
     user, password = own_zookeeper.identity
     said: list[str] = []
     before = own_zookeeper.pid
-    guard = ServerGuard({"zookeeper": own_zookeeper}, said.append, Patience(0.5, 2.0, 3, 5.0))
+    guard = ServerGuard(
+        {"zookeeper": own_zookeeper}, said.append, RestartPatience(0.5, 2.0, 3, 5.0)
+    )
     guard.start()
     client = KazooClient(
         own_zookeeper.hosts, auth_data=[("digest", f"{user}:{password}")], timeout=10

@@ -9,7 +9,7 @@ import pytest
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.common.config import merge
 from sparkstorm.common.stores.addresses import not_configured
-from sparkstorm.driver.console import Console, first_late_line, progress_text
+from sparkstorm.driver.console import RunConsole, first_late_line, progress_text
 from sparkstorm.driver.own_cluster import starting_text
 from sparkstorm.driver.results import sum_text
 
@@ -51,7 +51,7 @@ def test_a_sum_is_called_a_sum_and_only_whole_numbers_have_one(
 def test_a_store_that_lost_its_tail_makes_no_negative_speed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    console = Console()
+    console = RunConsole()
     for executed in (1000, 400):
         console.show(
             TopologyProgress(
@@ -69,7 +69,7 @@ def test_records_that_went_to_the_stream_bad_are_said(capsys: pytest.CaptureFixt
     progress = TopologyProgress(
         0, 0, 0, 0, 0, 0, 0, 0, None, None, is_settled=True, is_drained=True, bad=bad
     )
-    Console().total(progress)
+    RunConsole().total(progress)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "1,000 records went to the stream bad of clicks",
         "12 records went to the stream bad of lines",
@@ -103,7 +103,7 @@ def test_late_tuples_are_in_the_last_line_with_their_share_and_remedy(
         late=late,
         held={"batch": 1},
     )
-    Console().total(progress)
+    RunConsole().total(progress)
     total, share, held = capsys.readouterr().out.splitlines()
     assert total.endswith("0 parked, 6,878 late")
     assert share.startswith(

@@ -28,9 +28,9 @@ from sparkstorm.common.model.assignment import (
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.cluster.local import LocalStateStore
 from sparkstorm.control_plane.cluster.storm_state import StormState
-from sparkstorm.driver.console import Console, progress_text
+from sparkstorm.driver.console import RunConsole, progress_text
 from sparkstorm.driver.run import placed_text
-from sparkstorm.driver.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, FileLogs, Outcome, Watch
+from sparkstorm.driver.watch import MAX_DEATHS_WITHOUT_PROGRESS, Deaths, FileLogs, RunOutcome, Watch
 
 AT_WORK = TopologyProgress(
     1000, 500, 90, 80, 7, 70, 1, 0, 4.0, 25.0, is_settled=False, is_drained=False
@@ -79,7 +79,7 @@ class Handle:
 
 
 def watch(handle: Handle, patience_s: float = 120.0) -> Watch:
-    return Watch(handle, Console(), FileLogs(Path("/none"), "words-1-1"), 0.0, patience_s)  # type: ignore[arg-type]
+    return Watch(handle, RunConsole(), FileLogs(Path("/none"), "words-1-1"), 0.0, patience_s)  # type: ignore[arg-type]
 
 
 def a_beat(
@@ -102,13 +102,13 @@ def a_beat(
 
 def test_a_run_ends_when_it_is_seen_drained_twice() -> None:
     handle = Handle(AT_WORK, DRAINED, AT_WORK, DRAINED, DRAINED)
-    assert watch(handle).run(lambda: False) == (Outcome.DRAINED, DRAINED)
+    assert watch(handle).run(lambda: False) == (RunOutcome.DRAINED, DRAINED)
     assert not handle.is_deactivated
 
 
 def test_a_stopped_run_lets_the_sources_rest_and_waits_until_nothing_is_under_way() -> None:
     handle = Handle(AT_WORK, AT_WORK, AT_WORK, SETTLED)
-    assert watch(handle).run(lambda: True) == (Outcome.STOPPED, SETTLED)
+    assert watch(handle).run(lambda: True) == (RunOutcome.STOPPED, SETTLED)
     assert handle.is_deactivated
 
 
@@ -116,7 +116,7 @@ def test_a_store_that_comes_back_is_waited_for_and_said_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     away = StoreUnavailableError("Redis at 127.0.0.1:1 cannot be reached")
-    assert watch(Handle(AT_WORK, away, away, DRAINED)).run(lambda: False)[0] is Outcome.DRAINED
+    assert watch(Handle(AT_WORK, away, away, DRAINED)).run(lambda: False)[0] is RunOutcome.DRAINED
     said = capsys.readouterr().out
     assert said.count("waiting for the stores (at most 120 s): Redis at 127.0.0.1:1") == 1
     assert said.count("the stores answer again after 0.") == 1
@@ -135,7 +135,7 @@ def test_a_zookeeper_that_is_away_is_said_once_while_the_data_go_on(
             raise StoreUnavailableError("ZooKeeper at 127.0.0.1:2 does not answer")
 
     half = Half(*[replace(AT_WORK, executed=n) for n in range(5)], DRAINED)
-    assert watch(half, patience_s=0.0).run(lambda: False)[0] is Outcome.DRAINED
+    assert watch(half, patience_s=0.0).run(lambda: False)[0] is RunOutcome.DRAINED
     assert capsys.readouterr().out.count("ZooKeeper at 127.0.0.1:2") == 1
 
 
@@ -150,7 +150,7 @@ def test_a_run_that_is_stopped_while_a_store_is_away_stops_once_it_is_back() -> 
             super().deactivate()
 
     away = Away(AT_WORK, AT_WORK, AT_WORK, SETTLED)
-    assert watch(away).run(lambda: True)[0] is Outcome.STOPPED
+    assert watch(away).run(lambda: True)[0] is RunOutcome.STOPPED
     assert away.is_deactivated
 
 

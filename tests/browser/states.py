@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.client.insight.health import Look
-from sparkstorm.client.insight.reading import Reading
+from sparkstorm.client.insight.health import StoreLook
+from sparkstorm.client.insight.reading import StoreReading
 from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.client.looks.stacks import Stack, Stacks
-from sparkstorm.client.looks.traces import Event, Trace
+from sparkstorm.client.looks.traces import Trace, TraceEvent
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
@@ -58,12 +58,12 @@ class Fixed:
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self._last: Reading | None = None
-        self.change: Callable[[Reading], Reading] = lambda reading: reading
+        self._last: StoreReading | None = None
+        self.change: Callable[[StoreReading], StoreReading] = lambda reading: reading
         self.error = ""
         self.is_still = False
 
-    def read(self) -> Reading:
+    def read(self) -> StoreReading:
         if self.error:
             raise StoreUnavailableError(self.error)
         if self._last is None or not self.is_still:
@@ -146,7 +146,7 @@ def _zookeeper(source: Fixed) -> None:
 def _redis(source: Fixed) -> None:
     problem = "Redis at 10.0.0.8:6379 does not answer: connection refused"
 
-    def change(reading: Reading) -> Reading:
+    def change(reading: StoreReading) -> StoreReading:
         found = {
             id: replace(each, look=None, problem=problem) for id, each in reading.topologies.items()
         }
@@ -171,7 +171,7 @@ def _deactivated() -> Iterator[Served]:
 
 
 def _killed(source: Fixed) -> None:
-    def change(reading: Reading) -> Reading:
+    def change(reading: StoreReading) -> StoreReading:
         found = {
             id: replace(each, base=replace(each.base, status=TopologyStatus.KILLED))
             for id, each in reading.topologies.items()
@@ -191,7 +191,7 @@ _LOOP = {"busy": 0.57, "commit": 0.14, "read": 0.06, "pending": 0.04}
 _QUEUED = {"sum": 3_100, "archive": 240}
 
 
-def _loaded(reading: Reading) -> Reading:
+def _loaded(reading: StoreReading) -> StoreReading:
     """Return a reading in which the spout waits for a busy bolt, with memory and CPU of workers."""
     found = {}
     for id, each in reading.topologies.items():
@@ -206,7 +206,7 @@ def _loaded(reading: Reading) -> Reading:
             task: replace(beat, queued=_QUEUED.get(beat.component, 0))
             for task, beat in each.beat_by_task.items()
         }
-        look = Look(progress, dict.fromkeys(each.look.backlog_by_task, 0))
+        look = StoreLook(progress, dict.fromkeys(each.look.backlog_by_task, 0))
         found[id] = replace(each, look=look, beats=beats, beat_by_task=queued)
     return replace(reading, topologies=found)
 
@@ -247,12 +247,12 @@ class _Answers:
 
     def traces(self, seconds: float, per_s: float | None) -> list[Trace]:
         found = (("executed", "clean", 6, 4, 30, 900), ("executed", "sum", 9, 1_500, 1_900, 8_000))
-        first = Event("emitted", "orders", 4, "node2:6700", "", 0, 40, 700)
+        first = TraceEvent("emitted", "orders", 4, "node2:6700", "", 0, 40, 700)
         events = tuple(
-            Event(what, name, task, "node1:6700", "orders/default", began, ended, committed)
+            TraceEvent(what, name, task, "node1:6700", "orders/default", began, ended, committed)
             for what, name, task, began, ended, committed in found
         )
-        failed = Event(
+        failed = TraceEvent(
             "failed",
             "clean",
             6,

@@ -21,7 +21,7 @@ from sparkstorm.api import (
     Tuple,
     bolt,
 )
-from sparkstorm.client.savepoints import Source
+from sparkstorm.client.savepoints import SavepointSource
 from sparkstorm.client.state_frames import state_frame, state_table
 from sparkstorm.client.task_records import StoredTask
 from sparkstorm.common.errors import CheckpointError
@@ -322,7 +322,7 @@ def test_a_savepoint_waits_for_the_rows_of_a_sink_and_the_next_run_counts_its_ep
         spout.feed(["last"])
         cluster.advance(1)
         topology = cluster.topology()
-        source = Source(topology.info_by_task, LocalReader(topology.store))
+        source = SavepointSource(topology.info_by_task, LocalReader(topology.store))
         assert (
             source.write(tmp_path / "no", "one")
             == "sink 'shelf' (task 2) has rows that are not in its target yet"
@@ -345,7 +345,7 @@ def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> 
         cluster.run_until_idle()
         topology = cluster.topology()
         reader = LocalReader(topology.store)
-        source = Source(topology.info_by_task, reader)
+        source = SavepointSource(topology.info_by_task, reader)
         table = state_table(source.stored("count"))
         assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == {
             "a": 2,

@@ -5,7 +5,7 @@ from typing import Any
 
 from sparkstorm.cli.hosts import drain_text, host_row, mark_text
 from sparkstorm.client.insight.cluster_views import cluster_view
-from sparkstorm.client.insight.reading import Reading
+from sparkstorm.client.insight.reading import StoreReading
 from sparkstorm.client.insight.records import HostView
 from sparkstorm.common.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.common.model.requests import HostMark, RebalancePlan
@@ -13,7 +13,7 @@ from sparkstorm.common.model.requests import HostMark, RebalancePlan
 
 def hosts(*infos: SupervisorInfo, **more: Any) -> list[HostView]:
     """Return the records of hosts from their supervisors' records."""
-    return [*cluster_view(Reading(1_000, {}, infos, (), None, **more), {}, 1).hosts.values()]
+    return [*cluster_view(StoreReading(1_000, {}, infos, (), None, **more), {}, 1).hosts.values()]
 
 
 def test_two_drivers_nodes_of_a_host_are_one_row_with_the_slots_of_both() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.cli.__main__ import main, parser
-from sparkstorm.cli.monitor import Look, look, rates, rates_text, titles_text
+from sparkstorm.cli.monitor import CountsAt, look, rates, rates_text, titles_text
 from sparkstorm.cli.terminal import coloured, escape_unknown, page, show, table
 from tests.insight.watched import watched
 
@@ -193,10 +193,10 @@ def test_the_help_has_every_verb_once_under_its_group(capsys: pytest.CaptureFixt
 
 
 def test_rates_are_those_between_two_looks() -> None:
-    before = Look(
+    before = CountsAt(
         1_000, {"emitted": 10, "executed": 5, "acked": 4, "failed": 0, "pending": 1}, {8: 100}
     )
-    now = Look(
+    now = CountsAt(
         3_000,
         {"emitted": 2_010, "executed": 5, "acked": 3, "failed": 2, "pending": 7},
         {8: 100, 40: 9, 48: 1},
@@ -216,7 +216,7 @@ def test_rates_are_those_between_two_looks() -> None:
 
 
 def test_an_interval_without_trees_has_no_latency() -> None:
-    look = Look(
+    look = CountsAt(
         1_000, dict.fromkeys(("emitted", "executed", "acked", "failed", "pending"), 0), {8: 100}
     )
     assert rates(look, look)["p50_ms"] is None and rates_text(rates(look, look)).split()[-2:] == [

@@ -24,7 +24,7 @@ from sparkstorm.cli.topologies import (
     status_text,
     tasks_text,
 )
-from sparkstorm.client.insight.records import CulpritView, TopologyView
+from sparkstorm.client.insight.records import CulpritView, TopologyReport
 from sparkstorm.client.insight.topology_views import error_view
 from sparkstorm.client.logs import LogReader, last_lines
 from sparkstorm.common.config import keys, merge
@@ -169,7 +169,7 @@ def test_a_table_sets_numbers_right_and_texts_left() -> None:
 
 
 @pytest.fixture(scope="module")
-def words() -> TopologyView:
+def words() -> TopologyReport:
     """Return a simulated word count of which a bolt fails: all of its times are the
     simulation's.
     """
@@ -184,7 +184,7 @@ def words() -> TopologyView:
     return replace(view, workers=workers, owner="eve")
 
 
-def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyView) -> None:
+def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyReport) -> None:
     one, two = words.workers.values()
     failed = replace(
         one, slot="node-3:6700", state="FAILED", start_ms=None, message="no\x1b[2J\nits log"
@@ -244,7 +244,7 @@ def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyV
     ]
 
 
-def test_a_status_without_counts_says_so_and_shows_none(words: TopologyView) -> None:
+def test_a_status_without_counts_says_so_and_shows_none(words: TopologyReport) -> None:
     lines = status_text(
         replace(words, problem="Redis at host:1 does not answer"), words.launch_ms
     ).splitlines()
@@ -299,7 +299,7 @@ split#7    node1:6700  2 s   20,003    10,001       0       0  0/0/0            
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_status_and_tasks_fit_the_terminal(words: TopologyView, width: int) -> None:
+def test_status_and_tasks_fit_the_terminal(words: TopologyReport, width: int) -> None:
     by_task = {
         task: each
         for component in words.components.values()
@@ -723,13 +723,13 @@ def test_one_is_counted_in_the_singular() -> None:
     assert counted(1, "tuple was", "tuples were") == "1 tuple was"
 
 
-def test_tasks_are_shown_in_the_order_of_their_numbers(words: TopologyView) -> None:
+def test_tasks_are_shown_in_the_order_of_their_numbers(words: TopologyReport) -> None:
     one = next(iter(words.components["count"].tasks.values()))
     said = tasks_text({task: replace(one, task=task) for task in (1, 10, 2)})
     assert re.findall(r"^count#(\d+)", said, re.M) == ["1", "2", "10"]
 
 
-def test_a_problem_is_said_once_and_not_of_a_topology_that_is_killed(words: TopologyView) -> None:
+def test_a_problem_is_said_once_and_not_of_a_topology_that_is_killed(words: TopologyReport) -> None:
     with watched() as run:
         cluster = replace(run.sampler.cluster(), problems={"scheduler": ("too few slots",)})
     ill = replace(

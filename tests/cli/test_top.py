@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Static
 
 from sparkstorm.cli.__main__ import main
 from sparkstorm.cli.top import KEYS, Top, component_rows
-from sparkstorm.client.insight.records import ClusterView
+from sparkstorm.client.insight.records import ClusterReport
 from sparkstorm.client.insight.sampler import Sampler
 from tests.insight.watched import Watched, watched
 
@@ -123,7 +123,7 @@ def test_it_shows_each_new_sample_unless_it_is_paused(monkeypatch: pytest.Monkey
 class Hostile(Sampler):
     """A read model whose names and sentences would draw on a terminal."""
 
-    def cluster(self) -> ClusterView:
+    def cluster(self) -> ClusterReport:
         problems = {"a": ("\\x1b]0;t\\x07",)}
         found = replace(super().cluster(), sentence="[red]x[/red]\\x1b[2J", problems=problems)
         return replace(found, stale_since_ms=1_000, stale_reason="[b")

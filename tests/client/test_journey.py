@@ -206,7 +206,7 @@ def traced(
             spout.feed([text])
         cluster.run_until_idle()
         look(cluster)
-        found: dict[str, list[traces.Event]] = {}
+        found: dict[str, list[traces.TraceEvent]] = {}
         for _, data in reader.samples(trace_name(0), START.entry):
             traces._add(found, _read(data) or Sample(0, 0, {}))
         counts = {each: cluster.counts(each) for each in ("lines", "pass", "keep")}
@@ -336,7 +336,7 @@ def test_events_that_no_worker_writes_are_passed_over() -> None:
         "text": "",
     }
     fine |= {"began_us": 1, "ended_us": 2, "committed_us": 3}
-    found: dict[str, list[traces.Event]] = {}
+    found: dict[str, list[traces.TraceEvent]] = {}
     changes: list[dict[str, Any]] = [
         {"root": "<b>"},
         {"root": 1},

@@ -8,7 +8,7 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.retry import ForceRetryError, KazooRetry, RetryFailedError
 
-from sparkstorm.control_plane.cluster.zookeeper_patience import Patience, Pauses
+from sparkstorm.control_plane.cluster.zookeeper_patience import Pauses, SessionPatience
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_pause_after_a_cut_ends_with_the_next_connection(
 
 def test_unanswered_requests_of_an_ending_owner_share_one_time_limit() -> None:
     now_s, given = [0.0], list[float]()
-    patience = Patience(10.0, lambda: now_s[0])
+    patience = SessionPatience(10.0, lambda: now_s[0])
 
     def ask(error: type[Exception] | None, took_s: float = 99.0) -> None:
         try:

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors import Files
-from sparkstorm.connectors.file_records import CsvReader, Record
+from sparkstorm.connectors.file_records import CsvReader, FileRecord
 from sparkstorm.connectors.files import find_files
 from sparkstorm.testing import CaptureBolt, LocalCluster
 
@@ -180,7 +180,7 @@ def test_csv_is_read_as_by_python_whatever_comes_in_parts(
         return
     stream = io.BytesIO()
     reader = CsvReader(stream, 0, tuple, ",", 1 << 20)
-    found: list[Record] = []
+    found: list[FileRecord] = []
     for until in (*sorted(min(cut, len(data)) for cut in cuts), len(data)):
         at = stream.tell()
         stream.seek(0, os.SEEK_END)

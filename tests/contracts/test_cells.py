@@ -16,7 +16,14 @@ from sparkstorm.common.errors import (
     StoreRolledBackError,
 )
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.data_plane.transport.base import START, Commit, Cursor, Entry, Expected, Passed
+from sparkstorm.data_plane.transport.base import (
+    START,
+    Commit,
+    Cursor,
+    Entry,
+    Expected,
+    ForeignProgress,
+)
 from sparkstorm.data_plane.transport.frames import SettledRoots, encode_settled
 from sparkstorm.data_plane.transport.progress import Progress
 from sparkstorm.extensions.cells.cells import STAY_MS, TELL_EVERY_MS
@@ -127,7 +134,7 @@ class Owner:
             at = entry.cell, entry.task
             drained[at] = drained.get(at, 0) + len(entry.data)
             cursor[at] = Cursor(entry.id, 0)
-        passed = {at: Passed(cursor[at], drained[at]) for at in cursor}
+        passed = {at: ForeignProgress(cursor[at], drained[at]) for at in cursor}
         return self.commit(foreign=passed, **changes)
 
     def tend(self) -> None:
@@ -225,7 +232,7 @@ def test_a_successor_goes_on_at_the_cursors_of_all_cells(cells: Cells) -> None:
     found = receiver.read(4)
     foreign = [entry for entry in found if entry.cell is not None]
     cell = sender.cell
-    receiver.commit(foreign={(cell, TASK): Passed(Cursor(foreign[0].id, 5))})
+    receiver.commit(foreign={(cell, TASK): ForeignProgress(Cursor(foreign[0].id, 5))})
     successor = Owner(cells, 0, "r2", (TASK,), token=2)
     record = successor.claimed.record_by_task[TASK]
     assert (record.cursor, record.foreign) == (START, {cell: Cursor(foreign[0].id, 5)})

@@ -13,9 +13,9 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tup
 from sparkstorm.client.insight.audit import EdgeAudit, audit
 from sparkstorm.client.insight.health import (
     Culprit,
-    Fault,
+    HealthFault,
     Life,
-    Look,
+    StoreLook,
     culprits,
     examine,
     loads,
@@ -53,7 +53,7 @@ def record(now_ms: int, **more: Any) -> Progress:
     return Progress(counts, now_ms=now_ms)
 
 
-def faults(**more: Any) -> list[tuple[Fault, str]]:
+def faults(**more: Any) -> list[tuple[HealthFault, str]]:
     found = examine("words", record_look(1000, more), record_look(11_000, more), 1, 1)
     return [(each.fault, each.component) for each in found.culprits]
 
@@ -87,27 +87,38 @@ def test_an_acker_is_called_slow_only_where_it_is_the_limit_and_then_in_words() 
 @pytest.mark.parametrize(
     ("planted", "named"),
     [
-        ({"count_2": {"busy_us": 900}}, [(Fault.SLOW, "count")]),
-        ({"count_2": {"failed": 0.02}}, [(Fault.FAILING, "count")]),
-        ({"lines_1": {"executed": 0, "acked": 1, "failed": 0.02}}, [(Fault.FAILING, "lines")]),
+        ({"count_2": {"busy_us": 900}}, [(HealthFault.SLOW, "count")]),
+        ({"count_2": {"failed": 0.02}}, [(HealthFault.FAILING, "count")]),
+        (
+            {"lines_1": {"executed": 0, "acked": 1, "failed": 0.02}},
+            [(HealthFault.FAILING, "lines")],
+        ),
         ({"lines_1": {"executed": 0, "acked": 1, "failed": 0.005}}, []),
-        ({"lines_1": {"executed": 0, "failed": 0.001}}, [(Fault.FAILING, "lines")]),
-        ({"count_3": {"late": 0.0001}}, [(Fault.LATE, "count")]),
-        ({"count_3": {"parked": 0.0001}}, [(Fault.PARKED, "count")]),
+        ({"lines_1": {"executed": 0, "failed": 0.001}}, [(HealthFault.FAILING, "lines")]),
+        ({"count_3": {"late": 0.0001}}, [(HealthFault.LATE, "count")]),
+        ({"count_3": {"parked": 0.0001}}, [(HealthFault.PARKED, "count")]),
         ({"count_3": {"parked": 0.0001, "replayed": 0.0001}}, []),
-        ({"lines_1": {"bad": 0.0001}}, [(Fault.BAD, "lines")]),
+        ({"lines_1": {"bad": 0.0001}}, [(HealthFault.BAD, "lines")]),
         (
             {"count_2": {"failed": 0.1, "parked": 0.1, "late": 0.1, "bad": 0.1}},
-            [(each, "count") for each in (Fault.PARKED, Fault.BAD, Fault.LATE, Fault.FAILING)],
+            [
+                (each, "count")
+                for each in (
+                    HealthFault.PARKED,
+                    HealthFault.BAD,
+                    HealthFault.LATE,
+                    HealthFault.FAILING,
+                )
+            ],
         ),
         (
             {"count_2": {"busy_us": 950, "executed": 9}, "count_3": {"executed": 0.1}},
-            [(Fault.SLOW, "count"), (Fault.SKEWED, "count")],
+            [(HealthFault.SLOW, "count"), (HealthFault.SKEWED, "count")],
         ),
-        ({"lines_1": {"inactive_us": 900}}, [(Fault.HELD_BACK, "lines")]),
+        ({"lines_1": {"inactive_us": 900}}, [(HealthFault.HELD_BACK, "lines")]),
         (
             {"lines_1": {"pending_us": 700}, "count_2": {"busy_us": 990}},
-            [(Fault.SLOW, "count"), (Fault.HELD_BACK, "lines")],
+            [(HealthFault.SLOW, "count"), (HealthFault.HELD_BACK, "lines")],
         ),
     ],
 )
@@ -126,30 +137,30 @@ def test_what_holds_a_spout_back_is_named() -> None:
     )
 
 
-def waited(at_ms: int, pending: int, oldest_ms: int, more: Any = None, **gauges: int) -> Look:
+def waited(at_ms: int, pending: int, oldest_ms: int, more: Any = None, **gauges: int) -> StoreLook:
     """Return a look at open trees, of which the oldest row waits for a task of `count`."""
     made = record(at_ms, **(more or {}))
     made.counts_by_task[1].pending = pending
     for name, value in gauges.items():
         setattr(made.counts_by_task[2], name, value)
-    return Look({"n:1": made}, {1: 0, 3: 10}, {3: oldest_ms} if oldest_ms else {})
+    return StoreLook({"n:1": made}, {1: 0, 3: 10}, {3: oldest_ms} if oldest_ms else {})
 
 
 HELD: Any = {"lines_1": {"inactive_us": 900}}
 
 
-def record_look(at_ms: int, more: Any = None) -> Look:
-    return Look({"n:1": record(at_ms, **(more or {}))}, {})
+def record_look(at_ms: int, more: Any = None) -> StoreLook:
+    return StoreLook({"n:1": record(at_ms, **(more or {}))}, {})
 
 
-def sentence_of(before: Look, after: Look) -> str:
+def sentence_of(before: StoreLook, after: StoreLook) -> str:
     return examine("words", before, after, 1, 1).sentence
 
 
 def test_open_trees_that_wait_long_are_named_with_where_they_wait() -> None:
     found = examine("words", waited(1000, 400_000, 369_000), waited(3000, 423_000, 370_000), 1, 1)
     assert not found.is_well and [(each.fault, each.component) for each in found.culprits] == [
-        (Fault.WAITING, "count")
+        (HealthFault.WAITING, "count")
     ]
     assert found.sentence == (
         "words does not run well: 423,000 open trees wait for count, up to 370 s; 3.0 k tuples/s (last 2 s)"
@@ -162,11 +173,11 @@ def test_trees_that_ended_late_are_named_while_others_are_open() -> None:
     text = "words does not run well: trees took up to 371 s; rows wait for count; 3.0 k tuples/s, p99 371 s (last 2 s)"
     assert sentence_of(before, after) == text
     # where most bytes wait
-    assert "lines" in sentence_of(before, Look(after.progress, {1: 9, 2: 5}))
+    assert "lines" in sentence_of(before, StoreLook(after.progress, {1: 9, 2: 5}))
     # else the busiest, of equal ones the first
-    assert "lines" in sentence_of(before, Look(after.progress, {}))
+    assert "lines" in sentence_of(before, StoreLook(after.progress, {}))
     after.progress["n:1"].counts_by_task[1].pending = 0
-    assert sentence_of(before, Look(after.progress, {})).startswith("words keeps up")
+    assert sentence_of(before, StoreLook(after.progress, {})).startswith("words keeps up")
 
 
 @pytest.mark.parametrize(("now_ms", "is_named"), [(9_999, False), (10_000, True)])
@@ -246,14 +257,14 @@ def test_rows_that_waited_for_the_topology_before_are_no_surplus(consumed: int, 
     assert audit(merge([inherited, now]), {3: 100})[0].fault == fault
 
 
-def look(now_ms: int, flow: EdgeCounts | None = None, **more: Any) -> Look:
+def look(now_ms: int, flow: EdgeCounts | None = None, **more: Any) -> StoreLook:
     made = record(now_ms, **more)
     made.latency_buckets = {
         latency_bucket(30): now_ms,
         latency_bucket(9000): 50 if now_ms < 2000 else 51,
     }
     made.edges[EDGE] = flow or EdgeCounts(5, 5)
-    return Look({"n:1": made}, {})
+    return StoreLook({"n:1": made}, {})
 
 
 def test_a_health_record_is_of_the_time_between_its_looks() -> None:
@@ -263,15 +274,15 @@ def test_a_health_record_is_of_the_time_between_its_looks() -> None:
     assert found.sentence.startswith("words keeps up: 3.0 k tuples/s, p99 31 ms")
 
 
-@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("fault", HealthFault)
 def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(
-    fault: Fault,
+    fault: HealthFault,
 ) -> None:
     found = replace(
         examine("words", look(1000), look(3000), 1, 1),
         culprits=(Culprit(fault, "count", "count is so"),),
     )
-    assert found.is_well is (fault in {Fault.SLOW, Fault.SKEWED, Fault.HELD_BACK})
+    assert found.is_well is (fault in {HealthFault.SLOW, HealthFault.SKEWED, HealthFault.HELD_BACK})
 
 
 @pytest.mark.parametrize(
@@ -299,11 +310,11 @@ def alive(status: str, **more: Any) -> Life:
     return Life(TopologyStatus(status), **more)
 
 
-def still(at_ms: int, pending: int = 0) -> Look:
+def still(at_ms: int, pending: int = 0) -> StoreLook:
     """Return a look at a topology whose counts do not grow; its worker commits."""
     made = record(1000)
     made.now_ms, made.counts_by_task[1].pending = at_ms, pending
-    return Look({"n:1": made}, {})
+    return StoreLook({"n:1": made}, {})
 
 
 @pytest.mark.parametrize(
@@ -377,7 +388,7 @@ def still(at_ms: int, pending: int = 0) -> Look:
         (
             alive("ACTIVE"),
             1,
-            (Look({}, {}), Look({}, {})),
+            (StoreLook({}, {}), StoreLook({}, {})),
             "words starts: no worker has committed anything yet",
             True,
         ),
@@ -405,7 +416,7 @@ def still(at_ms: int, pending: int = 0) -> Look:
     ],
 )
 def test_the_sentence_says_where_a_topology_is_in_its_life(
-    life: Life, given: int, looks: tuple[Look, Look], text: str, is_well: bool
+    life: Life, given: int, looks: tuple[StoreLook, StoreLook], text: str, is_well: bool
 ) -> None:
     found = examine("words", *looks, None, given, (), life)
     assert (found.sentence, found.is_well) == (text, is_well)
@@ -442,7 +453,7 @@ def test_counts_are_of_all_owners_of_a_task_and_of_the_time_between_the_looks() 
     before = {"n:1": record(1000, **late), "n:2": record(1000)}
     after = {"n:1": record(3000, **late), "n:2": record(3000)}
     after["n:2"].counts_by_task[2].token = 2  # it has moved since
-    found = examine("words", Look(before, {}), Look(after, {}), 1, 1)
+    found = examine("words", StoreLook(before, {}), StoreLook(after, {}), 1, 1)
     assert found.counts["count"].late == 200 and found.counts["count"].executed == 8000
     assert "count: 200 of 8,000 inputs came too late for its windows" in found.sentence
 
@@ -465,7 +476,7 @@ def kept(started_ms: int, *times_ms: int) -> tuple[Progress, ...]:
 def test_one_look_knows_what_the_counts_were_before(time_ms: int, executed: int) -> None:
     *earlier, now = kept(1_000, 60_000, 120_000, 400_000, 500_000)
     others = kept(7, 100_000)  # of another store
-    look = Look({"n:1": now}, {}, earlier={"n:1": [*others, *earlier]}, now_ms=800_000)
+    look = StoreLook({"n:1": now}, {}, earlier={"n:1": [*others, *earlier]}, now_ms=800_000)
     before = look.before(time_ms).merged
     counts = before.counts_by_task.get(2)
     assert (counts.executed if counts else 0) == executed and before.now_ms >= time_ms - 60_000
@@ -474,7 +485,7 @@ def test_one_look_knows_what_the_counts_were_before(time_ms: int, executed: int)
 def test_a_row_that_is_lost_is_named_before_what_is_slow() -> None:
     planted: Any = {"count_2": {"busy_us": 950}}
     found = examine("words", look(1000, **planted), look(3000, EdgeCounts(5, 4), **planted), 1, 1)
-    assert [each.fault for each in found.culprits] == [Fault.LEAKING, Fault.SLOW]
+    assert [each.fault for each in found.culprits] == [HealthFault.LEAKING, HealthFault.SLOW]
     assert found.sentence.startswith(
         "words does not run well: lines/default to count: 1 row was sent and not consumed"
     )
@@ -500,8 +511,8 @@ def test_a_slow_bolt_of_a_running_topology_is_named() -> None:
         cluster.submit(builder.build(), {"topology.workers": 2})
         reader = LocalReader(cluster.topology().store)
 
-        def look() -> Look:
-            return Look(
+        def look() -> StoreLook:
+            return StoreLook(
                 {owner: Progress.decode(data) for owner, data in reader.progress().items()},
                 reader.backlog(),
             )
@@ -512,7 +523,7 @@ def test_a_slow_bolt_of_a_running_topology_is_named() -> None:
         before = look()
         cluster.advance(seconds=3)
         found = examine("words", before, look(), 2, 2)
-    slow = next(each for each in found.culprits if each.fault is Fault.SLOW)
+    slow = next(each for each in found.culprits if each.fault is HealthFault.SLOW)
     assert slow.component == "slow" and found.culprits[0] == slow
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 
-from sparkstorm.client.insight.records import CulpritView, Latency, Window, to_json
+from sparkstorm.client.insight.records import CountWindow, CulpritView, Latency, to_json
 from sparkstorm.common.model.task_beats import Counts
 
 
 def test_a_record_becomes_plain_json_without_nan() -> None:
-    window = Window(
+    window = CountWindow(
         60.0, Counts(emitted=3), emitted_per_s=math.nan, busy=math.inf, complete=Latency(1, 2.0)
     )
     found = to_json(

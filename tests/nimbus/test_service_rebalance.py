@@ -10,7 +10,7 @@ from sparkstorm.common.errors import InvalidConfigError, SparkStormError, StoreI
 from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.records import Topologies, TopologyView
-from sparkstorm.control_plane.scheduling.resource.resources import Shape
+from sparkstorm.control_plane.scheduling.resource.resources import ResourceShape
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.nimbus_bench import Bench
 
@@ -159,7 +159,7 @@ def test_a_rebalance_of_resources_and_settings_is_seen_by_schedulers_in_the_dry_
         """
         found = set()
         for view in scheduler.shown:
-            request = Shape([], [view]).request(view, view.component("split"))
+            request = ResourceShape([], [view]).request(view, view.component("split"))
             found.add((request.on_heap, request.vector, view.conf["topology.priority"]))
         scheduler.shown.clear()
         return found

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.notebook.graph_layout import Layout, lay_out
+from sparkstorm.notebook.graph_layout import GraphLayout, lay_out
 from sparkstorm.notebook.topology_graph import (
-    Link,
-    Node,
+    GraphLink,
+    GraphNode,
     TopologyGraph,
     dot,
     graph_of,
@@ -30,7 +30,7 @@ NODES = [chr(ord("a") + n) for n in range(9)]
 EDGES = st.lists(st.tuples(st.sampled_from(NODES), st.sampled_from(NODES)), max_size=24)
 
 
-def places(layout: Layout) -> set[tuple[int, float]]:
+def places(layout: GraphLayout) -> set[tuple[int, float]]:
     """Return the distinct places of nodes, and of edges that pass through a layer."""
     inner = {point for path in layout.paths.values() for point in path[1:-1]}
     return {(layout.layers[node], layout.heights[node]) for node in layout.layers} | inner
@@ -101,11 +101,11 @@ def test_a_table_has_components_in_flow_order_with_executors_tasks_and_inputs() 
 
 
 HOSTILE = TopologyGraph(
-    (Node("<b>&\"'`", "spout", 1, 1), Node("#end[]()", "bolt", 2, 4)),
+    (GraphNode("<b>&\"'`", "spout", 1, 1), GraphNode("#end[]()", "bolt", 2, 4)),
     (
-        Link("<b>&\"'`", "default", "#end[]()", 'by "<script>"'),
-        Link("#end[]()", "again", "<b>&\"'`", "shuffle"),
-        Link("#end[]()", "self", "#end[]()", "all"),
+        GraphLink("<b>&\"'`", "default", "#end[]()", 'by "<script>"'),
+        GraphLink("#end[]()", "again", "<b>&\"'`", "shuffle"),
+        GraphLink("#end[]()", "self", "#end[]()", "all"),
     ),
 )
 

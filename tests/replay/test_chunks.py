@@ -19,7 +19,14 @@ from sparkstorm.replay.plan import make_plan
 from sparkstorm.replay.results.value_cells import value_cells
 from sparkstorm.replay.tasks.batches import pack_batch, unpack_batch
 from sparkstorm.replay.tasks.chunk_reader import rows_by_time
-from sparkstorm.replay.tasks.chunks import ROWS, START, Chunk, ChunkWriter, order_of, unpack_rows
+from sparkstorm.replay.tasks.chunks import (
+    ROWS,
+    START,
+    ChunkWriter,
+    EdgeChunk,
+    order_of,
+    unpack_rows,
+)
 from sparkstorm.replay.tasks.stage import StageRun
 from tests.replay.random_topologies import random_topology
 
@@ -84,7 +91,7 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
         topology, merge({}).as_dict(), "again", {c.id: Effects.RUN for c in topology.bolts}
     )
     job = make_job(plan, RunSettings(skip_bad=skip_bad), is_local=True)
-    made: dict[int, list[Chunk]] = {}
+    made: dict[int, list[EdgeChunk]] = {}
     for stage in plan.stages:
         run = StageRun(job, stage, lambda _: None)
         if stage.feed is not None:
@@ -92,7 +99,7 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
             made[stage.number] = list(run.over_data(0, [(values, [0] * len(values))]))
             continue
         tasks = plan.tasks(stage.bolts[0])
-        chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
+        chunks = [EdgeChunk(START, task, 0, 0, 0, task, "", 0, b"") for task in tasks]
         chunks += [
             c
             for s in plan.exchanges_into(stage)
@@ -112,7 +119,7 @@ def test_a_stage_that_runs_again_on_chunks_in_another_order_makes_the_same_chunk
 def test_rows_of_several_senders_are_read_by_time_then_sender_then_place(seed: int) -> None:
     """Senders that follow each other in time, that overlap, and that meet in one moment."""
     random = Random(seed)
-    chunks: list[Chunk] = []
+    chunks: list[EdgeChunk] = []
     for number in range(4):
         writer, at_ms = (
             ChunkWriter(Codec(), number, is_timed=True),
@@ -141,7 +148,7 @@ def test_rows_of_the_moment_in_which_a_chunk_ends_are_read_by_sender_then_place(
     check_order([*later, *earlier])
 
 
-def check_order(chunks: list[Chunk]) -> None:
+def check_order(chunks: list[EdgeChunk]) -> None:
     """Compare the rows that are read with all rows sorted by time, sender, number of the chunk and
     place in it.
     """

@@ -29,7 +29,7 @@ from sparkstorm.replay import replay_locally
 from sparkstorm.replay.job import Job, RunSettings, make_job
 from sparkstorm.replay.plan import Feed, make_plan
 from sparkstorm.replay.tasks.batches import Sizer
-from sparkstorm.replay.tasks.chunks import KEPT_STATE, ROWS, START, Chunk, ChunkWriter, order_of
+from sparkstorm.replay.tasks.chunks import KEPT_STATE, ROWS, START, ChunkWriter, EdgeChunk, order_of
 from sparkstorm.replay.tasks.stage import StageRun
 from tests.replay import counting
 from tests.replay.bolts import Source
@@ -153,7 +153,7 @@ def test_an_exchange_takes_chunks_one_by_one_and_hands_its_state_out_in_pieces()
     writer.sizer.rows = 200
     rows = [((n,), 0) for n in range(4_000)]
     chunks = [
-        Chunk(START, task, 0, 0, 0, task, "", 0, b""),
+        EdgeChunk(START, task, 0, 0, 0, task, "", 0, b""),
         *writer.rows(task, sender, "default", rows),
     ]
     waiting, states = 0, 0
@@ -204,7 +204,7 @@ class Pass(BasicBolt):
         collector.emit(tup.values)
 
 
-def read(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+def read(chunks: Iterable[EdgeChunk]) -> Iterator[EdgeChunk]:
     for chunk in chunks:
         counting.bump("read")
         yield chunk
@@ -224,7 +224,7 @@ def test_windows_fire_while_the_tasks_of_later_data_have_not_begun() -> None:
     plan = make_plan(builder.build(), merge(check({}, "test")).as_dict(), "test", {})
     job = make_job(plan, RunSettings(time_fields={Feed("source", "default"): "at"}), is_local=True)
     (task,) = plan.tasks("windows")
-    chunks = [Chunk(START, task, 0, 0, 0, task, "", 0, b"")]
+    chunks = [EdgeChunk(START, task, 0, 0, 0, task, "", 0, b"")]
     for partition in (0, 1):
         times = [partition * 100_000 + 10 * n for n in range(10_000)]
         batches = [

@@ -14,8 +14,8 @@ from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
     JStormComponent,
+    PlannedWorker,
     SupervisorPorts,
-    WorkerPlan,
     give_task_ids,
 )
 from sparkstorm.control_plane.scheduling.jstorm.scheduler import (
@@ -23,7 +23,7 @@ from sparkstorm.control_plane.scheduling.jstorm.scheduler import (
     has_single_master,
     num_workers,
 )
-from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.slots import JStormSlot
 from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler
 from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, place
 from sparkstorm.control_plane.scheduling.records import InputView
@@ -55,12 +55,12 @@ def context(
     )
 
 
-def worker(where: str, *tasks: int) -> WorkerPlan:
+def worker(where: str, *tasks: int) -> PlannedWorker:
     node, _, port = where.partition(":")
-    return WorkerPlan(node, f"h-{node}", int(port), frozenset(tasks), 5, 1)
+    return PlannedWorker(node, f"h-{node}", int(port), frozenset(tasks), 5, 1)
 
 
-def shown(plans: list[WorkerPlan]) -> dict[str, list[int]]:
+def shown(plans: list[PlannedWorker]) -> dict[str, list[int]]:
     return {f"{plan.node}:{plan.port}": sorted(plan.tasks) for plan in plans}
 
 
@@ -232,21 +232,26 @@ def ports(name: str, *free: int, of: int) -> Ports:
 
 def test_a_worker_that_names_a_host_goes_there_on_its_port_if_free() -> None:
     """S0.91."""
-    slots = [Slot(host="h-b", port=2), Slot(host="h-b", port=2), Slot(host="h-b"), Slot()]
+    slots = [
+        JStormSlot(host="h-b", port=2),
+        JStormSlot(host="h-b", port=2),
+        JStormSlot(host="h-b"),
+        JStormSlot(),
+    ]
     place(slots, [ports("a", 1, 2, of=2), ports("b", 1, 2, of=2)])
     assert [f"{each.node}:{each.port}" for each in slots] == ["b:2", "b:1", "a:1", "a:2"]
 
 
 def test_the_rest_go_to_supervisors_by_free_ports_descending() -> None:
     """S0.92: a is full after the named worker; c has more free ports than b."""
-    slots = [Slot(host="h-a"), Slot(), Slot()]
+    slots = [JStormSlot(host="h-a"), JStormSlot(), JStormSlot()]
     place(slots, [ports("a", 1, of=1), ports("b", 1, 2, of=2), ports("c", 1, 2, 3, of=3)])
     assert [each.node for each in slots] == ["a", "c", "b"]
 
 
 def test_workers_are_placed_by_load() -> None:
     """S0.93 and S0.95: lower-loaded supervisors first."""
-    slots = [Slot() for _ in range(3)]
+    slots = [JStormSlot() for _ in range(3)]
     place(slots, [ports("busy", 5, 6, 7, of=7), ports("idle", 1, 2, of=2)])
     assert [each.node for each in slots] == ["idle", "idle", "busy"]
 
@@ -255,7 +260,7 @@ def test_overloaded_means_more_used_ports_than_the_average_to_be() -> None:
     """S0.94, mapped: the seed speaks of free ports below the average; the code compares used ports
     to the average.
     """
-    slots = [Slot(), Slot()]
+    slots = [JStormSlot(), JStormSlot()]
     place(slots, [ports("big", 8, 9, 10, of=10), ports("small", 1, 2, of=2)])
     # used 7 and 0, average (7 + 2) // 2 + 1 = 5: big is overloaded although it has more free ports
     assert [each.node for each in slots] == ["small", "small"]
@@ -263,14 +268,14 @@ def test_overloaded_means_more_used_ports_than_the_average_to_be() -> None:
 
 def test_when_all_are_overloaded_those_with_more_free_ports_come_first() -> None:
     """S0.96."""
-    slots = [Slot(), Slot(), Slot(), Slot()]
+    slots = [JStormSlot(), JStormSlot(), JStormSlot(), JStormSlot()]
     place(slots, [ports("p", 9, of=9), ports("q", 8, 9, of=9), ports("r", 1, of=1)])
     assert [each.node for each in slots] == ["r", "q", "p", "q"]
 
 
 def test_without_tasks_the_workers_placed_beforehand_are_returned() -> None:
     """S0.97."""
-    slots = [Slot("a", "h-a", 1, {1}), Slot("a", "h-a", 2)]
+    slots = [JStormSlot("a", "h-a", 1, {1}), JStormSlot("a", "h-a", 2)]
     asked = context([part("in", 1, "spout")], [sup("a", 1, 2)])
     assert TaskScheduler(asked, set(), slots, False, None).assign() == [slots[0]]
 
@@ -283,7 +288,7 @@ def test_differ_node_then_user_then_system_components() -> None:
         part("__acker", 1, "system"),
     ]
     asked = context(parts, [sup("a", 1, 2, 3)])
-    tasks = TaskScheduler(asked, {1, 2, 3}, [Slot("a", "h-a", 1)], False, None)
+    tasks = TaskScheduler(asked, {1, 2, 3}, [JStormSlot("a", "h-a", 1)], False, None)
     assert tasks._groups() == ([3], [1], [2])
 
 
@@ -307,7 +312,11 @@ def test_the_chain_of_selectors_picks_the_worker() -> None:
     """
     parts = [part("out", 2, "bolt", "in"), part("in", 2, "spout")]
     asked = context(parts, [sup("a", 1, 2), sup("b", 1, 2)])
-    slots = [Slot("a", "h-a", 1, {3}), Slot("b", "h-b", 1, {4}), Slot("b", "h-b", 2)]
+    slots = [
+        JStormSlot("a", "h-a", 1, {3}),
+        JStormSlot("b", "h-b", 1, {4}),
+        JStormSlot("b", "h-b", 2),
+    ]
     TaskScheduler(asked, {1, 2}, slots, False, None).assign()
     assert [sorted(each.tasks or ()) for each in slots] == [[2, 3], [4], [1]]
 
@@ -315,7 +324,7 @@ def test_the_chain_of_selectors_picks_the_worker() -> None:
 def test_a_neighbour_decides_between_equals() -> None:
     """S0.102: both have one task; the one with the input wins although it comes second."""
     parts = [part("out", 1, "bolt", "in"), part("x", 1), part("in", 1, "spout")]
-    slots = [Slot("a", "h-a", 1, {2}), Slot("b", "h-b", 1, {3})]
+    slots = [JStormSlot("a", "h-a", 1, {2}), JStormSlot("b", "h-b", 1, {3})]
     TaskScheduler(context(parts, [sup("a", 1), sup("b", 1)]), {1}, slots, False, None).assign()
     assert slots[1].tasks == {1, 3}
 
@@ -323,7 +332,7 @@ def test_a_neighbour_decides_between_equals() -> None:
 def test_a_task_joins_its_worker_and_is_counted() -> None:
     """S0.103 and S0.105."""
     asked = context([part("in", 1, "spout")], [sup("a", 1)])
-    slot = Slot("a", "h-a", 1)
+    slot = JStormSlot("a", "h-a", 1)
     tasks = TaskScheduler(asked, {1}, [slot], False, None)
     tasks.assign()
     assert slot.tasks == {1}
@@ -335,7 +344,7 @@ def test_the_count_of_a_worker_takes_it_out_of_the_pool_when_it_has_its_share() 
     good as empty.
     """
     asked = context([part("in", 4, "spout")], [sup("a", 1, 2)])
-    slots = [Slot("a", "h-a", port) for port in (1, 2)]
+    slots = [JStormSlot("a", "h-a", port) for port in (1, 2)]
     tasks = TaskScheduler(asked, {1, 2, 3, 4}, slots, False, None)
     counts = []
     for task, slot in ((1, slots[0]), (2, slots[1])):
@@ -357,7 +366,7 @@ def test_the_result_is_a_plan() -> None:
     asked = context([part("in", 2, "spout")], [sup("a", 1, 2)])
     first, second = assign_tasks(asked), assign_tasks(asked)
     assert first == second
-    assert all(isinstance(plan, WorkerPlan) for plan in first)
+    assert all(isinstance(plan, PlannedWorker) for plan in first)
     assert all(type(plan.tasks) is frozenset for plan in first), (
         "a set could be changed after the plan is made"
     )
@@ -479,12 +488,12 @@ def test_the_topology_master_gets_a_worker_alone_with_its_own_memory() -> None:
 
 
 def test_defect_1_no_port_left_after_named_hosts_is_an_error_not_a_division_by_zero() -> None:
-    slots = [Slot(host="h-a"), Slot()]
+    slots = [JStormSlot(host="h-a"), JStormSlot()]
     with pytest.raises(
         FailedAssignTopologyError, match="no supervisor has a free port for 1 of 2 workers"
     ):
         place(slots, [ports("a", 1, of=1)])
-    named = [Slot(host="h-a")]
+    named = [JStormSlot(host="h-a")]
     place(named, [ports("a", 1, of=1)])
     assert named[0].node == "a"
 
@@ -505,7 +514,7 @@ def test_defect_3_workers_without_a_port_fail_the_assignment() -> None:
     with pytest.raises(
         FailedAssignTopologyError, match="no supervisor has a free port for 1 of 3 workers"
     ):
-        place([Slot(), Slot(), Slot()], [ports("a", 1, 2, of=2)])
+        place([JStormSlot(), JStormSlot(), JStormSlot()], [ports("a", 1, 2, of=2)])
 
 
 @pytest.mark.parametrize(("workers", "single"), [(9, False), (10, True), (11, True)])
@@ -547,7 +556,7 @@ def test_defect_12_quotas_of_kept_workers_are_not_counted_twice() -> None:
 
 
 def test_defect_13_equal_workers_are_told_apart_by_host_and_port() -> None:
-    slots = [Slot("z", "h-z", 1), Slot("b", "h-b", 2), Slot("b", "h-b", 1)]
+    slots = [JStormSlot("z", "h-z", 1), JStormSlot("b", "h-b", 2), JStormSlot("b", "h-b", 1)]
     asked = context([part("in", 1, "spout")], [sup("b", 1, 2), sup("z", 1)])
     TaskScheduler(asked, {1}, slots, False, None).assign()
     assert [each.tasks for each in slots] == [None, None, {1}]

@@ -8,8 +8,8 @@ import pytest
 
 from sparkstorm.common.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.control_plane.scheduling.liveness import (
+    BeatTimeouts,
     LastSeen,
-    Timeouts,
     alive_executors,
     blind_ms_between,
     dead_slots,
@@ -18,7 +18,7 @@ from sparkstorm.control_plane.scheduling.liveness import (
 )
 
 SLOT, EXECUTOR = WorkerSlot("n", 1), ExecutorId(1, 2)
-TIMES = Timeouts(task_ms=30_000, launch_ms=120_000, supervisor_ms=60_000, forsaken_ms=5_000)
+TIMES = BeatTimeouts(task_ms=30_000, launch_ms=120_000, supervisor_ms=60_000, forsaken_ms=5_000)
 ASSIGNMENT = Assignment(
     "t", 3, "c", "d", {"n": "h"}, {EXECUTOR: SLOT}, {EXECUTOR: 0}, {EXECUTOR: 2}
 )

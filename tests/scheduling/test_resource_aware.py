@@ -13,7 +13,7 @@ from sparkstorm.control_plane.scheduling.resource.executor_order import (
     by_connection_count,
     by_proximity,
 )
-from sparkstorm.control_plane.scheduling.resource.resources import Shape
+from sparkstorm.control_plane.scheduling.resource.resources import ResourceShape
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.scheduling.clusters import (
     cluster,
@@ -54,7 +54,7 @@ def test_requests_come_from_the_component_then_the_topology_then_the_defaults() 
         component("__acker", singles(1, 2), "system"),
     ]
     asked = topology("t", parts, 1, conf={HEAP: 256.0, "topology.acker.cpu.pcore.percent": 5.0})
-    shape = Shape([supervisor("a", 1, gpu=1.0)], [asked])
+    shape = ResourceShape([supervisor("a", 1, gpu=1.0)], [asked])
     spout, acker = (shape.request(asked, asked.component(name)) for name in ("in", "__acker"))
     assert (spout.on_heap, spout.vector) == (256.0, (256.0, 25.0, 0.0))
     assert (acker.on_heap, acker.vector) == (256.0, (256.0, 5.0, 0.0))
@@ -68,7 +68,7 @@ def test_metrics_consumers_are_known_by_their_whole_prefix() -> None:
     asked = topology(
         "t", parts, 1, conf={"topology.metrics.consumer.resources.onheap.memory.mb": 7.0}
     )
-    shape = Shape([], [asked])
+    shape = ResourceShape([], [asked])
     assert [shape.request(asked, each).on_heap for each in parts] == [7.0, 128.0, 128.0]
 
 

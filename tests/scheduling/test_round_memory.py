@@ -21,7 +21,7 @@ from sparkstorm.control_plane.scheduling.jstorm.adapter import JStormScheduler
 from sparkstorm.control_plane.scheduling.placement import Placement
 from sparkstorm.control_plane.scheduling.round import plan_round
 from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
-from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Plan, Snapshot
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, RoundPlan, Snapshot
 
 SPOUT, BOLT = (
     ComponentOutline("spout"),
@@ -46,7 +46,7 @@ def nodes(count: int) -> dict[str, SupervisorInfo]:
     return {f"n{at}": SupervisorInfo(f"n{at}", f"h{at}", 0, 0, (1, 2, 3)) for at in range(count)}
 
 
-def apply(plan: Plan, assignments: dict[str, Assignment]) -> dict[str, Assignment]:
+def apply(plan: RoundPlan, assignments: dict[str, Assignment]) -> dict[str, Assignment]:
     return {**assignments, **{each.topology_id: each for each in plan.assignments}}
 
 

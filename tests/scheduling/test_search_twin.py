@@ -17,7 +17,7 @@ from sparkstorm.control_plane.scheduling.resource.constraints import Constraints
 from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.control_plane.scheduling.resource.node_order import NodeMap
 from sparkstorm.control_plane.scheduling.resource.resources import Vector, minus, plus
-from sparkstorm.control_plane.scheduling.resource.search import Result, Search
+from sparkstorm.control_plane.scheduling.resource.search import Search, SearchResult
 from sparkstorm.control_plane.scheduling.resource.strategies import strategy_of
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from sparkstorm.extensions.laboratory.form.storm_problem import problem_from
@@ -36,7 +36,7 @@ class Forgetful(Attempt):
 
 def searched(
     kind: type[Attempt], view: ClusterView, topology: TopologyView
-) -> tuple[Result, dict[Any, Any]]:
+) -> tuple[SearchResult, dict[Any, Any]]:
     ledger, options = ResourceLedger(view), strategy_of(topology)
     attempt = kind(topology, ledger, Constraints(topology) if options.constrained else None)
     executors = [

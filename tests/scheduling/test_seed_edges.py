@@ -18,7 +18,7 @@ from sparkstorm.control_plane.scheduling.jstorm.records import (
 )
 from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks, num_workers
 from sparkstorm.control_plane.scheduling.jstorm.selectors import PlacedTasks
-from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.slots import JStormSlot
 from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler
 from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, place
 from sparkstorm.control_plane.scheduling.records import InputView
@@ -33,7 +33,7 @@ from tests.scheduling.clusters import (
 )
 
 
-def placed_on(slots: list[Slot], **free_of: tuple[int, int]) -> list[str]:
+def placed_on(slots: list[JStormSlot], **free_of: tuple[int, int]) -> list[str]:
     """Nodes after placing on supervisors that have so many free of so many ports."""
     place(
         slots,
@@ -68,7 +68,7 @@ def test_the_topology_master_counts_for_nothing_in_the_wish_for_workers() -> Non
 
 def test_a_full_supervisor_takes_no_part_however_little_it_uses() -> None:
     """S0.89: b's one port is in use, which is below the average of two."""
-    assert placed_on([Slot(), Slot()], a=(2, 2), b=(0, 1)) == ["a:1", "a:2"]
+    assert placed_on([JStormSlot(), JStormSlot()], a=(2, 2), b=(0, 1)) == ["a:1", "a:2"]
 
 
 def test_cpu_that_a_user_defined_is_kept() -> None:
@@ -88,14 +88,14 @@ def test_cpu_that_a_user_defined_is_kept() -> None:
 
 def test_who_uses_as_much_as_the_average_is_overloaded() -> None:
     """S0.94: (2 + 0 + 1) // 2 + 1 = 2 ports on average, and a uses two."""
-    assert placed_on([Slot()], a=(1, 3), b=(1, 1)) == ["b:1"]
+    assert placed_on([JStormSlot()], a=(1, 3), b=(1, 1)) == ["b:1"]
 
 
 def test_of_the_overloaded_the_roomiest_comes_first_although_another_was_overloaded_earlier() -> (
     None
 ):
     """S0.96: c is full before the rest are overloaded; then a has two ports left and b one."""
-    assert placed_on([Slot(), Slot(), Slot()], a=(4, 6), b=(1, 4), c=(1, 1)) == [
+    assert placed_on([JStormSlot(), JStormSlot(), JStormSlot()], a=(4, 6), b=(1, 4), c=(1, 1)) == [
         "a:3",
         "c:1",
         "a:4",
@@ -105,14 +105,14 @@ def test_of_the_overloaded_the_roomiest_comes_first_although_another_was_overloa
 # -- JStorm's tasks --------------------------------------------------------------------------------
 
 
-def placed(tasks_at: dict[str, list[str]]) -> tuple[dict[str, Slot], PlacedTasks]:
+def placed(tasks_at: dict[str, list[str]]) -> tuple[dict[str, JStormSlot], PlacedTasks]:
     """Workers by "node_port" with tasks of these components; "out" reads "in"."""
     names = [name for held in tasks_at.values() for name in held]
     at = iter(range(1, len(names) + 1))
     slots = {}
     for where, held in tasks_at.items():
         node, _, port = where.partition("_")
-        slots[where] = Slot(node, f"h-{node}", int(port), {next(at) for _ in held})
+        slots[where] = JStormSlot(node, f"h-{node}", int(port), {next(at) for _ in held})
     return slots, PlacedTasks(slots.values(), {"out": {"in"}}, dict(enumerate(names, 1)))
 
 
@@ -172,7 +172,7 @@ def test_a_worker_whose_quota_is_full_gets_nothing_more_however_good_it_would_be
         JStormComponent("out", "bolt", 2, inputs=(InputView("in"),)),
         JStormComponent("in", "spout", 2),
     ]
-    slots = [Slot("a", "h-a", 1), Slot("b", "h-b", 1, {3, 4})]
+    slots = [JStormSlot("a", "h-a", 1), JStormSlot("b", "h-b", 1, {3, 4})]
     done = TaskScheduler(context(parts), {1, 2}, slots, False, None).assign()
     assert {each.node: each.tasks for each in done} == {"a": {1, 2}, "b": {3, 4}}
 
@@ -182,7 +182,7 @@ def test_a_task_left_over_goes_to_one_worker_and_the_others_stay_at_the_average(
     two.
     """
     parts = [JStormComponent("x", "bolt", 5)]
-    slots = [Slot("a", "h-a", 1), Slot("b", "h-b", 1)]
+    slots = [JStormSlot("a", "h-a", 1), JStormSlot("b", "h-b", 1)]
     tasks = TaskScheduler(context(parts), {1, 2, 3, 4, 5}, slots, False, None)
     assert sorted(len(each.tasks or ()) for each in tasks.assign()) == [2, 3]
     assert tasks._pool == {}

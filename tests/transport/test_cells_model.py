@@ -18,7 +18,7 @@ from sparkstorm.common.errors import (
     StoreLostError,
     StoreRolledBackError,
 )
-from sparkstorm.data_plane.transport.base import Commit, Cursor, Entry, Expected, Passed
+from sparkstorm.data_plane.transport.base import Commit, Cursor, Entry, Expected, ForeignProgress
 from sparkstorm.data_plane.transport.local import LocalReplica, LocalStore, LocalTransport
 from sparkstorm.extensions.cells.cells import STAY_MS, TELL_EVERY_MS, CellsTransport
 from sparkstorm.extensions.cells.local_foreign import LocalForeign
@@ -121,7 +121,7 @@ class Owner:
             else:
                 at = entry.cell, self.task
                 size = commit.foreign[at].drained_bytes if at in commit.foreign else 0
-                commit.foreign[at] = Passed(Cursor(entry.id, 0), size + len(entry.data))
+                commit.foreign[at] = ForeignProgress(Cursor(entry.id, 0), size + len(entry.data))
         for _ in range(chance.randint(0, 2)):
             if self.position < self.tuples:
                 commit.journal.append((self.task, b"p"))
@@ -315,7 +315,7 @@ class Stored:
 class CursorLater(CellsTransport):
     """Moves a cursor with the commit after the one that has consumed."""
 
-    late: Mapping[tuple[int, int], Passed] = {}
+    late: Mapping[tuple[int, int], ForeignProgress] = {}
 
     def commit(self, commit: Commit) -> Any:
         foreign = commit.foreign

@@ -23,8 +23,8 @@ import uvicorn
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.insight.health import Look
-from sparkstorm.client.insight.reading import Reading, TopologyReading
+from sparkstorm.client.insight.health import StoreLook
+from sparkstorm.client.insight.reading import StoreReading, TopologyReading
 from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.common.config import merge
 from sparkstorm.common.errors import StoreUnavailableError
@@ -209,7 +209,7 @@ class LargeSource:
         # until the next reading
         self.period_ms = 1_000
 
-    def read(self) -> Reading:
+    def read(self) -> StoreReading:
         """Return the next moment."""
         self.reads += 1
         self.now_ms += self.period_ms
@@ -244,7 +244,7 @@ class LargeSource:
             self._assignment,
             tuple(self._worker(slot) for slot in sorted(set(placed.values()))),
             beats,
-            look=Look(progress, {}),
+            look=StoreLook(progress, {}),
             dead_letters=0,
         )
         infos = tuple(
@@ -252,7 +252,7 @@ class LargeSource:
             for node, host in self._assignment.host_by_node.items()
         )
         leader = NimbusInfo("leader", 0)
-        return Reading(self.now_ms, {self._base.topology_id: found}, infos, leader=leader)
+        return StoreReading(self.now_ms, {self._base.topology_id: found}, infos, leader=leader)
 
     def _counts(self, task: int, component: str) -> TaskCounts:
         return TaskCounts(

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from sparkstorm.client.insight.reading import Reading
+from sparkstorm.client.insight.reading import StoreReading
 from sparkstorm.client.insight.records import UserMetricView
 from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import StoreUnavailableError
@@ -74,7 +74,7 @@ def test_counters_never_fall_when_workers_die() -> None:
 class Silent:
     """A source whose ZooKeeper is away."""
 
-    def read(self) -> Reading:
+    def read(self) -> StoreReading:
         raise StoreUnavailableError("ZooKeeper does not answer")
 
 

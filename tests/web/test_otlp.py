@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from sparkstorm.cli.__main__ import main
-from sparkstorm.client.insight.reading import Reading
+from sparkstorm.client.insight.reading import StoreReading
 from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import (
     InvalidConfigError,
@@ -154,7 +154,7 @@ def test_a_collector_that_refuses_is_said_once_and_again_when_it_takes_them() ->
 
 def test_before_the_first_reading_nothing_is_pushed() -> None:
     class Nothing:
-        def read(self) -> Reading:
+        def read(self) -> StoreReading:
             raise StoreUnavailableError("ZooKeeper does not answer")
 
     with collector() as at:

@@ -21,7 +21,7 @@ from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.http_guard import local_hosts
 from sparkstorm.web.app import make_app
 from sparkstorm.web.security import BODY_BYTES, CSRF_HEADER, Access, Guard
-from sparkstorm.web.serve import Place, options, serve
+from sparkstorm.web.serve import ServePlace, options, serve
 
 HOME = "http://127.0.0.1:8080"
 
@@ -192,32 +192,32 @@ def test_secrets_are_in_no_repr() -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        (Place("0.0.0.0", names=("x",)), "in the clear"),
-        (Place(certificate="x"), "both files"),
-        (Place("0.0.0.0", is_behind_proxy=True), "--name"),
+        (ServePlace("0.0.0.0", names=("x",)), "in the clear"),
+        (ServePlace(certificate="x"), "both files"),
+        (ServePlace("0.0.0.0", is_behind_proxy=True), "--name"),
     ],
 )
-def test_another_address_needs_tls_and_a_name(place: Place, words: str) -> None:
+def test_another_address_needs_tls_and_a_name(place: ServePlace, words: str) -> None:
     with pytest.raises(InvalidConfigError, match=words):
         place.check()
-    Place().check()
-    Place(str(Path("::1"))).check()
+    ServePlace().check()
+    ServePlace(str(Path("::1"))).check()
 
 
 def test_a_port_that_cannot_be_had_is_one_sentence_before_an_address() -> None:
     said: list[str] = []
-    with Place(port=0).listen() as taken:
+    with ServePlace(port=0).listen() as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
             InvalidConfigError,
             match=f"^port {port} of 127.0.0.1 is in use: give another with --port",
         ):
-            serve("no such connection file", Place(port=port), said.append)
-    elsewhere = Place("192.0.2.1", names=("x",), is_behind_proxy=True)
+            serve("no such connection file", ServePlace(port=port), said.append)
+    elsewhere = ServePlace("192.0.2.1", names=("x",), is_behind_proxy=True)
     with pytest.raises(InvalidConfigError, match=r"the page cannot listen on port 8080 of 192\.0"):
         serve("no such connection file", elsewhere, said.append)
     with pytest.raises(InvalidConfigError, match="--port 99999 is no port"):
-        serve("no such connection file", Place(port=99_999), said.append)
+        serve("no such connection file", ServePlace(port=99_999), said.append)
     assert not said
 
 

@@ -109,8 +109,8 @@ def test_the_first_event_of_ours_is_the_records_as_they_are_described() -> None:
         )
         first = events.next()
         assert first["event"] == "snapshot" and int(first["id"]) == first["data"]["number"]
-        validator("ClusterView").validate(first["data"]["cluster"])
-        validator("TopologyView").validate(first["data"]["topology"])
+        validator("ClusterReport").validate(first["data"]["cluster"])
+        validator("TopologyReport").validate(first["data"]["topology"])
         sampler.step()
         second = events.next()
         assert second["event"] == "delta" and int(second["id"]) > int(first["id"])
@@ -125,7 +125,7 @@ def test_the_first_event_of_the_page_is_what_it_shows_of_a_moment() -> None:
         status, body = at.get(f"/page/at{query}&time_ms={now}")
         assert (status, first["event"], first["data"]) == (200, "snapshot", json.loads(body))
         # the page shows the last minute of the cluster, which is one window of the record
-        validator("ClusterView").validate(first["data"]["cluster"])
+        validator("ClusterReport").validate(first["data"]["cluster"])
         sampler.step()
         second = events.next()
         assert second["event"] == "delta" and {*second["data"]} <= {"set", "sub", "del"}

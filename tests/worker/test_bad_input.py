@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, StatefulBolt, Tuple
-from sparkstorm.client.savepoints import Source
+from sparkstorm.client.savepoints import SavepointSource
 from sparkstorm.client.task_records import StoredTask
 from sparkstorm.common.errors import SparkStormError, WorkerFailedError
 from sparkstorm.common.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
@@ -298,7 +298,7 @@ def savepoint_of(data: bytes) -> object:
     """A journal of a running topology that a savepoint reads."""
     store = LocalStore()
     store.task(1).journal = [data]
-    return Source({1: TaskInfo("count", "bolt")}, LocalReader(store)).write(
+    return SavepointSource({1: TaskInfo("count", "bolt")}, LocalReader(store)).write(
         Path("nowhere"), "words"
     )
 

@@ -13,7 +13,7 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tup
 from sparkstorm.common.errors import MalformedFrameError
 from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.data_plane.transport.base import Commit, Cursor, Entry, Passed
+from sparkstorm.data_plane.transport.base import Commit, Cursor, Entry, ForeignProgress
 from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.data_plane.transport.progress import Progress, merge
 from sparkstorm.data_plane.worker.tasks.inbox import Inbox
@@ -186,7 +186,7 @@ def test_an_inbox_keeps_a_cursor_for_each_cell_and_drops_what_it_cannot_read() -
     first = Commit("o", {}, 0, 1)
     inbox.take_progress(first)
     assert first.cursors == {7: Cursor("6-0", 0)}
-    assert first.foreign == {(1, 7): Passed(Cursor("4-0", 2), 0)}
+    assert first.foreign == {(1, 7): ForeignProgress(Cursor("4-0", 2), 0)}
     assert first.consumed_bytes == own.size, "a full store gets no room by it"
     inbox.consume(half, 1)
     with pytest.raises(MalformedFrameError):
@@ -197,8 +197,8 @@ def test_an_inbox_keeps_a_cursor_for_each_cell_and_drops_what_it_cannot_read() -
     inbox.take_progress(second)
     assert second.cursors == {}
     assert second.foreign == {
-        (1, 7): Passed(Cursor("5-0", 0), half.size),
-        (2, 7): Passed(Cursor("9-0", 0), other.size + len(b"garbage")),
+        (1, 7): ForeignProgress(Cursor("5-0", 0), half.size),
+        (2, 7): ForeignProgress(Cursor("9-0", 0), other.size + len(b"garbage")),
     }
     third = Commit("o", {}, 0, 3)
     inbox.take_progress(third)

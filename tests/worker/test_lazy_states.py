@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
-from sparkstorm.client.savepoints import Source
+from sparkstorm.client.savepoints import SavepointSource
 from sparkstorm.client.state_frames import state_table
 from sparkstorm.client.submission import sow
 from sparkstorm.common.errors import InvalidTopologyError, StoreUnavailableError, WorkerFailedError
@@ -94,7 +94,7 @@ def test_a_large_state_is_counted_over_kills_and_seen_from_outside(tmp_path: Pat
         ]
         assert all(len(state._data) < 20 for state in states if isinstance(state, LazyState))
         table = state_table(
-            Source(topology.info_by_task, LocalReader(topology.store)).stored("count")
+            SavepointSource(topology.info_by_task, LocalReader(topology.store)).stored("count")
         )
         assert sorted(table["value"].to_pylist()) == [8] * 60
         cluster.savepoint(tmp_path / "saved")

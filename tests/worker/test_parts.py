@@ -27,7 +27,7 @@ from sparkstorm.data_plane.transport.base import Commit, Cursor, Pressure
 from sparkstorm.data_plane.transport.frames import RowFrame, decode, encode_rows
 from sparkstorm.data_plane.worker.backpressure import Backpressure
 from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
-from sparkstorm.data_plane.worker.open_blocks import Births, Feed
+from sparkstorm.data_plane.worker.open_blocks import Births, BlockFeed
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.inbox import Chunk, FrameRows, Inbox, _join_plainly
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
@@ -294,7 +294,7 @@ def bolt_task() -> BoltTask:
         inbox,
         iter("abcdef").__next__,
         Births(),
-        Feed(),
+        BlockFeed(),
     )
 
 

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sparkstorm.client.insight.history import Later
-from sparkstorm.client.insight.reading import Reading
+from sparkstorm.client.insight.reading import StoreReading
 from sparkstorm.client.insight.records import (
     WINDOWS_S,
-    ClusterView,
+    ClusterReport,
+    CountWindow,
     DriverView,
     HostView,
     NodeView,
     RequestView,
     SlotView,
     StoreView,
-    TopologyView,
-    Window,
+    TopologyReport,
     WorkerView,
 )
 from sparkstorm.client.insight.topology_views import topology_line
@@ -33,8 +33,8 @@ _CPU = "supervisor.cpu.capacity"
 
 
 def cluster_view(
-    reading: Reading, topologies: Mapping[str, TopologyView], number: int
-) -> ClusterView:
+    reading: StoreReading, topologies: Mapping[str, TopologyReport], number: int
+) -> ClusterReport:
     """Return the records of the cluster."""
     lines = {topology_id: topology_line(view) for topology_id, view in sorted(topologies.items())}
     hosts = _hosts(reading, topologies)
@@ -46,7 +46,7 @@ def cluster_view(
         )
         for each in reading.drivers
     }
-    return ClusterView(
+    return ClusterReport(
         time_ms=reading.time_ms,
         number=number,
         sentence=_sentence(reading, topologies, away),
@@ -75,12 +75,12 @@ def cluster_view(
     )
 
 
-def stale(view: ClusterView, since_ms: int, reason: str) -> ClusterView:
+def stale(view: ClusterReport, since_ms: int, reason: str) -> ClusterReport:
     """Return the last records with a mark that they are old."""
     return replace(view, stale_since_ms=since_ms, stale_reason=reason, is_well=False)
 
 
-def _sentence(reading: Reading, topologies: Mapping[str, TopologyView], away: str) -> str:
+def _sentence(reading: StoreReading, topologies: Mapping[str, TopologyReport], away: str) -> str:
     if away:
         return f"Redis does not answer, counts are those of before: {away}"
     if not topologies and reading.leader is None:
@@ -113,17 +113,17 @@ _REST = {
 }
 
 
-def _added(windows: Iterable[Window]) -> Window:
+def _added(windows: Iterable[CountWindow]) -> CountWindow:
     found = list(windows)
     seconds = max((each.seconds for each in found), default=0.0)
     counts = added(each.counts for each in found)
     if not seconds:
-        return Window(0.0, counts)
+        return CountWindow(0.0, counts)
 
     def rate(name: str) -> float:
         return sum(getattr(each, name) or 0.0 for each in found)
 
-    return Window(
+    return CountWindow(
         seconds,
         counts,
         rate("emitted_per_s"),
@@ -134,7 +134,7 @@ def _added(windows: Iterable[Window]) -> Window:
     )
 
 
-def _hosts(reading: Reading, topologies: Mapping[str, TopologyView]) -> dict[str, HostView]:
+def _hosts(reading: StoreReading, topologies: Mapping[str, TopologyReport]) -> dict[str, HostView]:
     workers = {
         slot: worker for view in topologies.values() for slot, worker in view.workers.items()
     }
@@ -224,7 +224,7 @@ def _known_sum(of: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _fullness(reading: Reading) -> float | None:
+def _fullness(reading: StoreReading) -> float | None:
     """Return how full Redis is by the heartbeats of workers; None where none has a limit."""
     found = [
         each.stats.get("store_percent")
@@ -234,7 +234,7 @@ def _fullness(reading: Reading) -> float | None:
     return max((each / 100 for each in found if type(each) is int), default=None)
 
 
-def _requests(reading: Reading) -> tuple[RequestView, ...]:
+def _requests(reading: StoreReading) -> tuple[RequestView, ...]:
     found = []
     for request, outcome in reading.requests:
         state = "open" if outcome is None else str(outcome.state)

@@ -41,7 +41,7 @@ _LONG_MS = 10_000
 _SKEW = 1.5
 
 
-class Fault(StrEnum):
+class HealthFault(StrEnum):
     """Kind of fault, the gravest first."""
 
     LEAKING = "leaking"
@@ -55,10 +55,18 @@ class Fault(StrEnum):
     HELD_BACK = "held back"
 
 
-_RANKS = {fault: rank for rank, fault in enumerate(Fault)}
-_LOST = frozenset({Fault.LEAKING, Fault.PARKED, Fault.BAD, Fault.LATE, Fault.FAILING})
+_RANKS = {fault: rank for rank, fault in enumerate(HealthFault)}
+_LOST = frozenset(
+    {
+        HealthFault.LEAKING,
+        HealthFault.PARKED,
+        HealthFault.BAD,
+        HealthFault.LATE,
+        HealthFault.FAILING,
+    }
+)
 """Faults that are said before missing workers and problems, for which trees may wait."""
-_GRAVE = _LOST | {Fault.WAITING}
+_GRAVE = _LOST | {HealthFault.WAITING}
 """Faults that cost tuples or time. The others name the limit of the rate: at full speed some part
 is always the slowest.
 """
@@ -82,14 +90,14 @@ class TaskLoad:
 class Culprit:
     """A component at fault, and a sentence with the reason."""
 
-    fault: Fault
+    fault: HealthFault
     component: str
     sentence: str
 
 
 # without slots: what is merged is kept with it
 @dataclass(frozen=True)
-class Look:
+class StoreLook:
     """Records of a topology in the store, at one moment as a rule: the owners' records with earlier
     ones, and what waits by task.
     """
@@ -108,10 +116,10 @@ class Look:
         """Return all owners' progress as one."""
         return merge(self.progress.values())
 
-    def before(self, time_ms: int) -> Look:
+    def before(self, time_ms: int) -> StoreLook:
         """Return what the owners' records were at a time, to a minute."""
         records = {owner: self._record(owner, time_ms) for owner in self.progress}
-        return Look(records, {}, now_ms=time_ms)
+        return StoreLook(records, {}, now_ms=time_ms)
 
     def _record(self, owner: str, time_ms: int) -> Progress:
         new = self.progress[owner]
@@ -193,8 +201,8 @@ class Health:
 
 def examine(
     name: str,
-    before: Look,
-    after: Look,
+    before: StoreLook,
+    after: StoreLook,
     wanted_workers: int | None = None,
     given_workers: int = 0,
     problems: Sequence[str] = (),
@@ -232,7 +240,7 @@ def examine(
     return replace(health, sentence=_in_words(health, after))
 
 
-def _grown(before: Look, after: Look) -> dict[str, Counts]:
+def _grown(before: StoreLook, after: StoreLook) -> dict[str, Counts]:
     """Return what was added between two looks, by component, over all owners of its tasks."""
     old = before.merged.counts_by_task
     found: dict[str, list[Counts]] = {}
@@ -252,7 +260,7 @@ def _unheld(of: Iterable[TaskLoad]) -> tuple[TaskLoad, ...]:
     return tuple(replace(each, paused={}) for each in of)
 
 
-def _in_words(health: Health, after: Look) -> str:
+def _in_words(health: Health, after: StoreLook) -> str:
     """Return the health of a topology in one sentence; it is that of a fault or problem exactly
     where the topology is not well.
     """
@@ -287,7 +295,7 @@ def _worst(health: Health) -> str:
     return health.problems[0] if health.problems else grave[0].sentence
 
 
-def _running(health: Health, trees: int, after: Look) -> str:
+def _running(health: Health, trees: int, after: StoreLook) -> str:
     """Return the sentence of a topology that is well and runs."""
     name = health.name
     limits = [each for each in health.culprits if each.fault not in _GRAVE]
@@ -361,7 +369,7 @@ def _load(task: int, slot: str, old: TaskCounts, new: TaskCounts, elapsed_ms: in
     )
 
 
-def waiting(of: Iterable[TaskLoad], after: Look, p99_ms: float | None) -> Culprit | None:
+def waiting(of: Iterable[TaskLoad], after: StoreLook, p99_ms: float | None) -> Culprit | None:
     """Return the component before which rows wait long, or have waited; None when they do not.
 
     Trees whose inputs a component's code holds, as to write them in batches, do not count: the code
@@ -383,13 +391,13 @@ def waiting(of: Iterable[TaskLoad], after: Look, p99_ms: float | None) -> Culpri
         sentence = (
             f"trees took up to {_span(p99_ms or 0.0)}; rows wait for {_in_user_words(component)}"
         )
-        return Culprit(Fault.WAITING, component, sentence)
+        return Culprit(HealthFault.WAITING, component, sentence)
     what = counted(sum(after.backlog_by_task.values()), "byte waits", "bytes wait")
     if pending:
         what = counted(pending, "open tree waits", "open trees wait")
     still = "; no worker has committed anything meanwhile" if still_ms >= _LONG_MS else ""
     return Culprit(
-        Fault.WAITING,
+        HealthFault.WAITING,
         component,
         f"{what} for {_in_user_words(component)}, up to {_span(longest_ms)}{still}",
     )
@@ -399,7 +407,9 @@ def _open_trees(of: Progress) -> int:
     return sum(each.pending for each in of.counts_by_task.values())
 
 
-def _before_which(of: Iterable[TaskLoad], after: Look, merged: Progress, task: int | None) -> str:
+def _before_which(
+    of: Iterable[TaskLoad], after: StoreLook, merged: Progress, task: int | None
+) -> str:
     """Return where rows wait: of the task with the oldest, else of most waiting bytes, else of the
     busiest.
     """
@@ -427,7 +437,7 @@ def culprits(
         by_component.setdefault(load.component, []).append(load)
     found = [
         Culprit(
-            Fault.LEAKING,
+            HealthFault.LEAKING,
             edge.receiver,
             f"{edge.sender}/{edge.stream} to {edge.receiver}: {edge.fault}",
         )
@@ -464,19 +474,21 @@ def _of_counts(component: str, grown: Counts) -> Iterator[Culprit]:
     executed, late = grown.executed, grown.late
     if (parked := grown.parked - grown.replayed) > 0:
         words = counted(parked, "input became a dead letter", "inputs became dead letters")
-        yield Culprit(Fault.PARKED, component, f"{component}: {words}")
+        yield Culprit(HealthFault.PARKED, component, f"{component}: {words}")
     if grown.bad:
         words = counted(grown.bad, "record")
-        yield Culprit(Fault.BAD, component, f"{component}: {words} went to its stream {BAD_STREAM}")
+        yield Culprit(
+            HealthFault.BAD, component, f"{component}: {words} went to its stream {BAD_STREAM}"
+        )
     if late:
         of = f"{late:,} of {executed:,} inputs came too late for its windows"
         remedy = "read the source in the order of times, or raise the lag"
-        yield Culprit(Fault.LATE, component, f"{component}: {of}; {remedy}")
+        yield Culprit(HealthFault.LATE, component, f"{component}: {of}; {remedy}")
     failed = grown.failed + grown.retried
     ended = failed + grown.acked  # trees, of a spout: it executes nothing
     if failed and failed >= _FAULTY * (executed or ended):
         of = f"{executed:,} executed inputs" if executed else counted(ended, "tree")
-        yield Culprit(Fault.FAILING, component, f"{component}: {failed:,} of {of} failed")
+        yield Culprit(HealthFault.FAILING, component, f"{component}: {failed:,} of {of} failed")
 
 
 def _of_component(
@@ -488,7 +500,7 @@ def _of_component(
     if most.busy >= _SLOW:
         found.append(
             Culprit(
-                Fault.SLOW,
+                HealthFault.SLOW,
                 component,
                 f"{_in_user_words(component)} is {most.busy:.0%} busy on {most.slot} (task {most.task}){_more_of(component)}",
             )
@@ -503,7 +515,7 @@ def _of_component(
         share = fullest.executed / executed
         found.append(
             Culprit(
-                Fault.SKEWED,
+                HealthFault.SKEWED,
                 component,
                 f"task {fullest.task} of {_in_user_words(component)} executes {share:.0%} of its inputs",
             )
@@ -534,7 +546,7 @@ def _held_back(
     why = "" if cause == "inactive" else f" ({cause})"
     return [
         Culprit(
-            Fault.HELD_BACK,
+            HealthFault.HELD_BACK,
             component,
             f"{_in_user_words(component)} {how} {share:.0%} of the time{why}{whom}",
         )

@@ -21,7 +21,7 @@ from itertools import accumulate, chain, pairwise
 from operator import attrgetter, lt, sub
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from sparkstorm.client.insight.records import WINDOWS_S, Latency, Window
+from sparkstorm.client.insight.records import WINDOWS_S, CountWindow, Latency
 from sparkstorm.client.insight.ring import COARSE, FINE, Ring
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.task_beats import COUNTS, Counts
@@ -319,18 +319,18 @@ class Grown:
         shares = zip(PAUSES, spent_us, strict=True)
         return {cause: round(self._share(spent), 4) for cause, spent in shares if spent > 0}
 
-    def task(self, task: int) -> Window:
+    def task(self, task: int) -> CountWindow:
         """Return the window of one task."""
         row = self._history.row_by_task[task]
         return self._window(range(row, row + 1))
 
-    def component(self, name: str, is_spout: bool = False) -> Window:
+    def component(self, name: str, is_spout: bool = False) -> CountWindow:
         """Return the window of one component."""
         return self._window(
             self._history.rows_by_component[name], self._latency if is_spout else Latency()
         )
 
-    def topology(self) -> Window:
+    def topology(self) -> CountWindow:
         """Return the window of the topology: all user components, trees of its spouts only."""
         history = self._history
         spouts = [history.rows_by_component[name] for name in history.spouts]
@@ -368,7 +368,7 @@ class Grown:
         rows: range,
         complete: Latency = Latency(),  # noqa: B008 - it is frozen
         trees: Mapping[int, int] | None = None,
-    ) -> Window:
+    ) -> CountWindow:
         size = len(self._history.tasks)
         sums = [up_to[rows.stop] - up_to[rows.start] for up_to in self._sums]
         columns = [
@@ -379,9 +379,9 @@ class Grown:
             sums[n] = count
         counts = Counts(*sums)
         if not self.seconds:
-            return Window(0.0, counts, complete=complete)
+            return CountWindow(0.0, counts, complete=complete)
         busy = columns[0]
-        return Window(
+        return CountWindow(
             self.seconds,
             counts,
             counts.emitted / self.seconds,

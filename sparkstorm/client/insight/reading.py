@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sparkstorm.client.insight.health import Health, Life, Look, examine
+from sparkstorm.client.insight.health import Health, Life, StoreLook, examine
 from sparkstorm.common.model.assignment import (
     RUNNING,
     Assignment,
@@ -38,7 +38,7 @@ class TopologyReading:
     beats: tuple[WorkerBeat, ...] = ()
     beat_by_task: Mapping[int, TaskBeat] = field(default_factory=dict)
     dead: frozenset[WorkerSlot] = frozenset()
-    look: Look | None = None
+    look: StoreLook | None = None
     dead_letters: int | None = None
     errors: tuple[Failure, ...] = ()  # the last ten of each component, the newest first
     problems: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class TopologyReading:
         """Return the number of slots in its assignment."""
         return len(set(self.assignment.slot_by_executor.values())) if self.assignment else 0
 
-    def health(self, look: Look, now_ms: int) -> Health:
+    def health(self, look: StoreLook, now_ms: int) -> Health:
         """Return the verdict over the last `window_ms`: the same for everybody who reads the same
         stores.
         """
@@ -68,7 +68,7 @@ class TopologyReading:
             self._life(look),
         )
 
-    def _life(self, look: Look) -> Life:
+    def _life(self, look: StoreLook) -> Life:
         running = {
             str(WorkerSlot(each.node, each.port)) for each in self.beats if each.state == RUNNING
         }
@@ -90,7 +90,7 @@ class TopologyReading:
         return bool(counts) and all(each is not None and each.is_exhausted for each in counts)
 
 
-def is_settled(look: Look) -> bool:
+def is_settled(look: StoreLook) -> bool:
     """Return whether no tuple is under way: no tree is open, no task waits and no stream holds
     bytes.
     """
@@ -100,7 +100,7 @@ def is_settled(look: Look) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StoreReading:
     """A cluster."""
 
     time_ms: int
@@ -114,8 +114,8 @@ class Reading:
     is_read_only: bool = False
 
 
-class Source(Protocol):
+class ReadingSource(Protocol):
     """Source of a sampler: a client's connection, or a simulated cluster."""
 
-    def read(self) -> Reading:
+    def read(self) -> StoreReading:
         """Read everything once; StoreUnavailableError when ZooKeeper does not answer."""

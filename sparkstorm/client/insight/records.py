@@ -35,7 +35,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CountWindow:
     """Counts, rates, shares and latencies of a span of time."""
 
     # That it covers: less than its name while the sampler or the topology is younger; 0: none.
@@ -98,18 +98,18 @@ class TaskView:
 
 
 @dataclass(frozen=True, slots=True)
-class ComponentView:
+class ComponentReport:
     """One component: a node of the graph."""
 
     id: str
     kind: str  # "spout", "bolt" or "system"
     executors: int
     tasks: Mapping[int, TaskView]
-    inputs: tuple[InputView, ...]
+    inputs: tuple[InputReport, ...]
     streams: Mapping[str, tuple[str, ...]]  # fields by stream
     has_state: bool
     counts: Counts
-    windows: Mapping[str, Window]  # by the names of WINDOWS_S
+    windows: Mapping[str, CountWindow]  # by the names of WINDOWS_S
     pending: int
     held: int
     backlog_bytes: int
@@ -125,7 +125,7 @@ class ComponentView:
 
 
 @dataclass(frozen=True, slots=True)
-class InputView:
+class InputReport:
     """A subscription of a component."""
 
     component: str
@@ -190,7 +190,7 @@ class CulpritView:
 
 
 @dataclass(frozen=True, slots=True)
-class TopologyView:
+class TopologyReport:
     """One topology. `components` are the nodes of its graph and `edges` its edges."""
 
     id: str
@@ -208,7 +208,7 @@ class TopologyView:
     workers_given: int
     executors: int
     counts: Counts
-    windows: Mapping[str, Window]  # acked and failed are trees of its spouts
+    windows: Mapping[str, CountWindow]  # acked and failed are trees of its spouts
     pending: int
     held: int
     backlog_bytes: int
@@ -218,7 +218,7 @@ class TopologyView:
     is_settled: bool
     is_drained: bool
     failures: tuple[FailureView, ...]
-    components: Mapping[str, ComponentView]
+    components: Mapping[str, ComponentReport]
     edges: Mapping[str, EdgeView]  # by "sender/stream/receiver"
     workers: Mapping[str, WorkerView]  # by slot
     # exact; bounds: `bucket_bound_ms`
@@ -371,7 +371,7 @@ class StoreView:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterView:
+class ClusterReport:
     """The cluster at one moment."""
 
     time_ms: int
@@ -386,7 +386,7 @@ class ClusterView:
     slots_used: int
     executors: int
     tasks: int
-    windows: Mapping[str, Window]  # over all topologies
+    windows: Mapping[str, CountWindow]  # over all topologies
     topologies: Mapping[str, TopologyLine]
     hosts: Mapping[str, HostView]
     store: StoreView

@@ -19,15 +19,15 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from sparkstorm.client.insight.cluster_views import cluster_view, stale
-from sparkstorm.client.insight.health import Look
+from sparkstorm.client.insight.health import StoreLook
 from sparkstorm.client.insight.history import History
-from sparkstorm.client.insight.reading import Reading, Source, TopologyReading
+from sparkstorm.client.insight.reading import ReadingSource, StoreReading, TopologyReading
 from sparkstorm.client.insight.records import (
     WINDOWS_S,
-    ClusterView,
+    ClusterReport,
+    CountWindow,
     ErrorView,
-    TopologyView,
-    Window,
+    TopologyReport,
 )
 from sparkstorm.client.insight.ring import COARSE, Ring
 from sparkstorm.client.insight.topology_views import error_view, topology_view
@@ -43,15 +43,15 @@ from sparkstorm.common.model.failure import Failure
 class ReadModel(Protocol):
     """A sampler as page, REST, metrics, command line and notebooks see it, from any thread."""
 
-    def cluster(self) -> ClusterView:
+    def cluster(self) -> ClusterReport:
         """Return the cluster as it was read last; StoreUnavailableError before the first
         reading.
         """
 
-    def topology(self, name: str) -> TopologyView:
+    def topology(self, name: str) -> TopologyReport:
         """Return a topology by name or id; NotAliveError names those there are."""
 
-    def at(self, time_ms: int) -> tuple[ClusterView, dict[str, TopologyView]]:
+    def at(self, time_ms: int) -> tuple[ClusterReport, dict[str, TopologyReport]]:
         """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just
         before.
         """
@@ -69,7 +69,7 @@ class ReadModel(Protocol):
         before are left out: a chart that is open asks for what is new.
         """
 
-    def task_window(self, name: str, task: int, window: str) -> Window:
+    def task_window(self, name: str, task: int, window: str) -> CountWindow:
         """Return one window of one task."""
 
     def errors(self, name: str, component: str | None = None) -> tuple[ErrorView, ...]:
@@ -95,17 +95,17 @@ class Sampler:
     ZooKeeper is, the whole cluster is marked stale.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ReadingSource) -> None:
         self._source = source
         self._lock = threading.Lock()
         self._histories: dict[str, History] = {}
-        self._looks: dict[str, tuple[int, Look]] = {}
-        self._views: dict[str, TopologyView] = {}
+        self._looks: dict[str, tuple[int, StoreLook]] = {}
+        self._views: dict[str, TopologyReport] = {}
         self._errors: dict[str, tuple[Failure, ...]] = {}
-        self._cluster: ClusterView | None = None
+        self._cluster: ClusterReport | None = None
         # The records of each second as they are, and those of each tenth second and more in few
         # bytes: to pack each second's was a third of a sample.
-        self._recent = Ring[tuple[ClusterView, dict[str, TopologyView]]](COARSE[:1])
+        self._recent = Ring[tuple[ClusterReport, dict[str, TopologyReport]]](COARSE[:1])
         self._kept = Ring[bytes](COARSE[1:])
         self._subscribers: dict[int, Callable[[], None]] = {}
         self._number = 0
@@ -135,7 +135,7 @@ class Sampler:
                     stale(self._cluster, since_ms, str(error)), number=self._number
                 )
 
-    def _take(self, reading: Reading) -> None:
+    def _take(self, reading: StoreReading) -> None:
         views = {}
         for topology_id, each in reading.topologies.items():
             history = self._histories.get(topology_id)
@@ -159,13 +159,13 @@ class Sampler:
             with self._lock:
                 self._kept.add(reading.time_ms, packed)
 
-    def _view(self, reading: TopologyReading, history: History, now_ms: int) -> TopologyView:
+    def _view(self, reading: TopologyReading, history: History, now_ms: int) -> TopologyReport:
         look = reading.look
         known = self._looks.get(reading.base.topology_id)
         if look is not None:
             history.add(now_ms, look.progress, look.merged, look.backlog_by_task)
             known = self._looks[reading.base.topology_id] = (now_ms, look)
-        last_ms, last = known or (now_ms, Look({}, {}))
+        last_ms, last = known or (now_ms, StoreLook({}, {}))
         view = topology_view(reading, last, history, last_ms)
         if look is not None:
             return view
@@ -175,7 +175,7 @@ class Sampler:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def cluster(self) -> ClusterView:
+    def cluster(self) -> ClusterReport:
         """Return the cluster as it was read last; StoreUnavailableError before the first
         reading.
         """
@@ -186,7 +186,7 @@ class Sampler:
                 )
             return self._cluster
 
-    def topology(self, name: str) -> TopologyView:
+    def topology(self, name: str) -> TopologyReport:
         """Return a topology by name or id; NotAliveError names those there are."""
         views = self._views
         found = views.get(name) or next(
@@ -199,7 +199,7 @@ class Sampler:
             )
         return found
 
-    def at(self, time_ms: int) -> tuple[ClusterView, dict[str, TopologyView]]:
+    def at(self, time_ms: int) -> tuple[ClusterReport, dict[str, TopologyReport]]:
         """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just
         before.
         """
@@ -230,7 +230,7 @@ class Sampler:
             check_component(view, component)
         return self._histories[view.id].series(component, window, since_ms)
 
-    def task_window(self, name: str, task: int, window: str) -> Window:
+    def task_window(self, name: str, task: int, window: str) -> CountWindow:
         """Return one window of one task."""
         view = self.topology(name)
         check_window(window)
@@ -273,7 +273,7 @@ def check_window(window: str) -> None:
         )
 
 
-def check_component(view: TopologyView, component: str) -> None:
+def check_component(view: TopologyReport, component: str) -> None:
     """Raise NotAliveError when a topology has no such component."""
     if component not in view.components:
         known = ", ".join(name for name in view.components if not name.startswith("__"))

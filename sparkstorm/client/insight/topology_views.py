@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sparkstorm.client.insight.health import Health, Look
+from sparkstorm.client.insight.health import Health, StoreLook
 from sparkstorm.client.insight.history import Grown, History, Later
 from sparkstorm.client.insight.reading import TopologyReading, is_settled
 from sparkstorm.client.insight.records import (
     ALL,
     WINDOWS_S,
-    ComponentView,
+    ComponentReport,
     CulpritView,
     EdgeView,
     ErrorView,
     FailureView,
-    InputView,
+    InputReport,
     TaskView,
     TopologyLine,
-    TopologyView,
+    TopologyReport,
     UserMetricView,
     WorkerView,
 )
@@ -39,7 +39,7 @@ class _Parts:
     """Inputs of one topology's records: readings, assignment and heartbeats."""
 
     reading: TopologyReading
-    look: Look
+    look: StoreLook
     history: History
     slots: Mapping[int, tuple[ExecutorId, WorkerSlot]]
     grown: Mapping[str, Grown]  # by window
@@ -57,8 +57,8 @@ class _Parts:
 
 
 def topology_view(
-    reading: TopologyReading, look: Look, history: History, now_ms: int
-) -> TopologyView:
+    reading: TopologyReading, look: StoreLook, history: History, now_ms: int
+) -> TopologyReport:
     """Return the records of a topology as of a look."""
     parts = _parts(reading, look, history, now_ms)
     base = reading.base
@@ -70,7 +70,7 @@ def topology_view(
     grown = parts.grown
     windows = Later(WINDOWS_S, lambda name: grown[name].topology())
     total = sum(each.total or 0 for each in spouts)
-    return TopologyView(
+    return TopologyReport(
         id=base.topology_id,
         name=base.name,
         status=str(base.status),
@@ -107,7 +107,7 @@ def topology_view(
     )
 
 
-def topology_line(view: TopologyView) -> TopologyLine:
+def topology_line(view: TopologyReport) -> TopologyLine:
     """Return a topology as it is listed."""
     recent = view.windows[RECENT]
     users = [each for name, each in view.components.items() if not name.startswith("__")]
@@ -134,7 +134,7 @@ def topology_line(view: TopologyView) -> TopologyLine:
     )
 
 
-def _parts(reading: TopologyReading, look: Look, history: History, now_ms: int) -> _Parts:
+def _parts(reading: TopologyReading, look: StoreLook, history: History, now_ms: int) -> _Parts:
     placed = reading.assignment.slot_by_executor if reading.assignment else {}
     slots = {task: (executor, slot) for executor, slot in placed.items() for task in executor.tasks}
     grown = {name: history.grown(name) for name in WINDOWS_S}
@@ -147,7 +147,7 @@ def _culprits(health: Health) -> tuple[CulpritView, ...]:
     )
 
 
-def _topology_counts(users: list[ComponentView], spouts: list[ComponentView]) -> Counts:
+def _topology_counts(users: list[ComponentReport], spouts: list[ComponentReport]) -> Counts:
     """Return the sums over user components, with acked and failed of spouts: whole trees."""
     trees = added(each.counts for each in spouts)
     return replace(added(each.counts for each in users), acked=trees.acked, failed=trees.failed)
@@ -195,7 +195,7 @@ def _task(parts: _Parts, task: int) -> TaskView:
     )
 
 
-def _component(parts: _Parts, name: str, health: Health) -> ComponentView:
+def _component(parts: _Parts, name: str, health: Health) -> ComponentReport:
     outline = parts.reading.outline.components[name]
     tasks = parts.history.tasks_by_component[name]
     known = parts.merged.counts_by_task
@@ -204,7 +204,7 @@ def _component(parts: _Parts, name: str, health: Health) -> ComponentView:
     grown = parts.grown
     is_spout = outline.kind == "spout"
     total = sum(each.total for each in counts) if is_spout else 0
-    return ComponentView(
+    return ComponentReport(
         id=name,
         kind=outline.kind,
         executors=len(
@@ -212,7 +212,7 @@ def _component(parts: _Parts, name: str, health: Health) -> ComponentView:
         ),
         tasks=Later(tasks, lambda task: _task(parts, task)),
         inputs=tuple(
-            InputView(each.component, each.stream, each.grouping, each.fields)
+            InputReport(each.component, each.stream, each.grouping, each.fields)
             for each in outline.inputs
         ),
         streams=dict(sorted(outline.streams.items())),

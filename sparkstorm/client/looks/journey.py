@@ -29,7 +29,7 @@ from sparkstorm.common.model.roots import split
 from sparkstorm.common.model.topology import stream_of
 from sparkstorm.common.model.tuples import Roots, Source, each_root
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.data_plane.acking.pending import Outcome, Pending
+from sparkstorm.data_plane.acking.pending import MessageOutcome, Pending
 from sparkstorm.data_plane.task_kit.held import unpack_held
 from sparkstorm.data_plane.task_kit.journal import whole_and_deltas
 from sparkstorm.data_plane.transport.base import TaskInputs, entry_order
@@ -185,7 +185,7 @@ class Journeys:
             if info.kind == "spout":
                 yield from self._of_spout(task, info)[0]
 
-    def _of_spout(self, task: int, info: TaskInfo) -> tuple[list[Message], list[Outcome]]:
+    def _of_spout(self, task: int, info: TaskInfo) -> tuple[list[Message], list[MessageOutcome]]:
         """Return a spout task's open messages, and those whose callbacks are due."""
         _, entries = entries_of(self._reader, task)
         pending = Pending()

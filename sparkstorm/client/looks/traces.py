@@ -24,7 +24,7 @@ ENDED = ("acked", "given up")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TraceEvent:
     """Action of a task on rows of a message, committed at `committed_us` (microseconds since the
     epoch).
     """
@@ -45,7 +45,7 @@ class Trace:
     """Events of one message, in the order of their ends."""
 
     root: str
-    events: tuple[Event, ...]
+    events: tuple[TraceEvent, ...]
 
     @property
     def began_us(self) -> int:
@@ -84,7 +84,7 @@ def look(store: TapStore, seconds: float, bits: int, workers: Iterable[str] = ()
     the call: a worker asks for taps once a second, and later where its processor is busy. Where half
     of them show no message, as when the rate has fallen since it was read, all messages are traced.
     """
-    found: dict[str, list[Event]] = {}
+    found: dict[str, list[TraceEvent]] = {}
     half_s = max(seconds, _LEAST_S) / 2
     _gather(store, bits, half_s, half_s, {*workers}, found)
     if not found and bits != TRACE_BITS[0]:
@@ -98,7 +98,7 @@ def _gather(
     first_s: float,
     more_s: float,
     waiting: set[str],
-    found: dict[str, list[Event]],
+    found: dict[str, list[TraceEvent]],
 ) -> None:
     """Add the events of a tap: of the first seconds, and of more where these had any."""
     began = time.monotonic()
@@ -119,7 +119,7 @@ def _gather(
             return
 
 
-def traces_of(events: Mapping[str, Iterable[Event]]) -> list[Trace]:
+def traces_of(events: Mapping[str, Iterable[TraceEvent]]) -> list[Trace]:
     """Return traces from events by root: of those with an emit, the failed first, then the
     slowest.
     """
@@ -133,7 +133,7 @@ def traces_of(events: Mapping[str, Iterable[Event]]) -> list[Trace]:
     )
 
 
-def _add(found: dict[str, list[Event]], sample: Sample) -> None:
+def _add(found: dict[str, list[TraceEvent]], sample: Sample) -> None:
     """Add an event; values that no worker writes are passed over."""
     root = sample.values.get("root")
     event = _event(sample.task, sample.values)
@@ -143,7 +143,7 @@ def _add(found: dict[str, list[Event]], sample: Sample) -> None:
         found.setdefault(root, []).append(event)
 
 
-def _event(task: int, values: Mapping[str, Any]) -> Event | None:
+def _event(task: int, values: Mapping[str, Any]) -> TraceEvent | None:
     texts = [values.get(name) for name in ("what", "component", "worker", "source", "text")]
     times = [values.get(name) for name in ("began_us", "ended_us", "committed_us")]
     if any(type(each) is not str for each in texts) or any(type(each) is not int for each in times):
@@ -152,7 +152,7 @@ def _event(task: int, values: Mapping[str, Any]) -> Event | None:
     began_us, ended_us, committed_us = (int(each or 0) for each in times)
     if not all(0 <= each <= _LAST_US for each in (began_us, ended_us, committed_us)):
         return None
-    return Event(what, component, task, worker, source, began_us, ended_us, committed_us, text)
+    return TraceEvent(what, component, task, worker, source, began_us, ended_us, committed_us, text)
 
 
 def spans(trace: Trace) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ class Source:
             ) from None
 
 
-class Reader:
+class ValueReader:
     """Values of a tuple by name or place. Twin of the core's, which is in its place where there is
     one.
     """
@@ -80,12 +80,12 @@ class Reader:
         return self.values[which]  # type: ignore[index]
 
 
-_read_plainly = Reader.__getitem__
+_read_plainly = ValueReader.__getitem__
 if core is not None:
-    Reader = core.Reader  # type: ignore[misc]
+    ValueReader = core.Reader  # type: ignore[misc]
 
 
-class Tuple(Reader):
+class Tuple(ValueReader):
     """List of named values, emitted by one task and executed by others; it must not be changed.
 
     `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots`

@@ -44,8 +44,8 @@ from sparkstorm.control_plane.cluster.zookeeper_patience import (
     ANSWERS,
     NO_ANSWER,
     BoundedHandler,
-    Patience,
     Pauses,
+    SessionPatience,
 )
 from sparkstorm.control_plane.cluster.zookeeper_rollback import SessionRenewal
 
@@ -135,7 +135,7 @@ class ZooKeeperStateStore:
         self._closed = False
         # session and version of its ephemeral nodes, as it wrote them last
         self._written: dict[str, tuple[int, int]] = {}
-        self._patience = Patience(address.request_timeout_ms / 1000)
+        self._patience = SessionPatience(address.request_timeout_ms / 1000)
         self.rollbacks = 0
         """Number of times that the server was older than the session, which was then made anew."""
         self._renewal = SessionRenewal(

@@ -68,7 +68,7 @@ class Pauses:
             self._sleep(seconds)
 
 
-class Patience:
+class SessionPatience:
     """Time limit of each request, and after `bound` of all unanswered ones together: a context of
     one request.
 

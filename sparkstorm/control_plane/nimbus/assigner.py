@@ -34,7 +34,7 @@ from sparkstorm.control_plane.nimbus.heartbeat_monitor import Alive, HeartbeatMo
 from sparkstorm.control_plane.scheduling.per_topology import dry_run_copy
 from sparkstorm.control_plane.scheduling.round import plan_round
 from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
-from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Plan, Snapshot
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, RoundPlan, Snapshot
 from sparkstorm.control_plane.scheduling.view import Scheduler
 
 _LOG = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Assigner:
         alive: Alive,
         now_ms: int,
         rebalanced: Mapping[str, RebalanceOptions] | None = None,
-    ) -> Plan:
+    ) -> RoundPlan:
         """Ask the scheduler; any error of a plug-in is raised as FailedAssignTopologyError."""
         return self._ask(self._scheduler, snapshot, alive, now_ms, rebalanced)
 
@@ -77,7 +77,7 @@ class Assigner:
         alive: Alive,
         now_ms: int,
         rebalanced: Mapping[str, RebalanceOptions] | None,
-    ) -> Plan:
+    ) -> RoundPlan:
         # Here, before any scheduler: none, built-in, chosen or plugged in, has to handle hosts
         # without Redis.
         snapshot, alive = self._stores.usable(snapshot, alive)
@@ -166,7 +166,7 @@ class Assigner:
 
     def plan_rebalance(
         self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int
-    ) -> Plan:
+    ) -> RoundPlan:
         """Plan the placement of a topology as it will be; FailedAssignTopologyError when it has
         none.
         """
@@ -180,7 +180,7 @@ class Assigner:
 
     def rehearse_rebalance(
         self, after: KnownTopology, options: RebalanceOptions, reading: Reading, now_ms: int
-    ) -> Plan:
+    ) -> RoundPlan:
         """Plan the same on a copy of the scheduler, with all executors taken as alive: the question
         leaves no trace.
         """
@@ -223,7 +223,7 @@ def _places(assignment: Assignment) -> str:
     )
 
 
-def _raise_refusal(plan: Plan, topology_id: str) -> None:
+def _raise_refusal(plan: RoundPlan, topology_id: str) -> None:
     if topology_id in plan.refused:
         raise FailedAssignTopologyError(plan.refused[topology_id])
 

@@ -17,11 +17,11 @@ from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.settings import NimbusSettings, WorkerTimers
 from sparkstorm.control_plane.nimbus.cluster_reader import Reading
 from sparkstorm.control_plane.scheduling.liveness import (
+    BeatTimeouts,
     Cut,
     LastSeen,
     Mates,
     StoreReach,
-    Timeouts,
     alive_executors,
     blind_ms_between,
     look_at_stores,
@@ -44,7 +44,7 @@ class HeartbeatMonitor:
 
     def __init__(self, settings: NimbusSettings) -> None:
         self._settings = settings
-        self._timeouts = Timeouts(
+        self._timeouts = BeatTimeouts(
             settings.task_timeout_ms, settings.task_launch_ms, settings.supervisor_timeout_ms
         )
         self._sightings = LastSeen()
@@ -103,7 +103,7 @@ class HeartbeatMonitor:
         known = self._mates.get(topology_id)
         return known if known and known[0] is assignment else (assignment, mates_of(assignment))
 
-    def _timeouts_of(self, snapshot: Snapshot, topology_id: str) -> Timeouts:
+    def _timeouts_of(self, snapshot: Snapshot, topology_id: str) -> BeatTimeouts:
         known = snapshot.topologies.get(topology_id)
         asked_ms = WorkerTimers.of(known.conf).topology_timeout_ms if known else None
         if asked_ms is None:

@@ -19,8 +19,8 @@ from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.control_plane.scheduling.resource.resources import (
     ACKER,
     MEMORY,
-    Request,
     Requests,
+    ResourceRequest,
     Vector,
     minus,
     plus,
@@ -31,7 +31,7 @@ from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 STRATEGY_KEY = "blacklist.scheduler.strategy"
 
 
-class Sighting(NamedTuple):
+class HostSighting(NamedTuple):
     """Missing ports of one supervisor in one round: the ports known before and the ports it
     reported.
     """
@@ -61,7 +61,7 @@ class BlacklistScheduler:
         self.inner = inner
         self._known: dict[str, set[int]] = {}
         self._rounds_left: dict[str, int] = {}
-        self._window: deque[dict[str, Sighting]] = deque()
+        self._window: deque[dict[str, HostSighting]] = deque()
         self._release: ReleaseRule = _release_by_slots
         self.blacklisted_hosts: tuple[str, ...] = ()
 
@@ -97,9 +97,9 @@ class BlacklistScheduler:
         left = {node: rounds - 1 for node, rounds in self._rounds_left.items()}
         self._rounds_left = {node: rounds for node, rounds in left.items() if rounds > 0}
 
-    def _sightings(self, cluster: ClusterView) -> dict[str, Sighting]:
+    def _sightings(self, cluster: ClusterView) -> dict[str, HostSighting]:
         bad = {
-            node: Sighting(self._known[node], frozenset())
+            node: HostSighting(self._known[node], frozenset())
             for node in self._known.keys() - cluster.supervisors
         }
         for node, supervisor in cluster.supervisors.items():
@@ -111,7 +111,7 @@ class BlacklistScheduler:
                 if shown - known:
                     self._known[node] = known | shown
                 if known - shown:
-                    bad[node] = Sighting(known, shown)
+                    bad[node] = HostSighting(known, shown)
         return bad
 
     def _blacklist(self, cluster: ClusterView) -> None:
@@ -188,7 +188,7 @@ def _release_by_slots(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
     return released
 
 
-def _estimated_workers(topology: TopologyView, requests: Requests, acker: Request) -> int:
+def _estimated_workers(topology: TopologyView, requests: Requests, acker: ResourceRequest) -> int:
     """Return the heap of the user's components and the configured ackers, divided by the maximum
     heap of a worker.
     """

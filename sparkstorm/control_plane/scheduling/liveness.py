@@ -28,7 +28,7 @@ Worker = tuple[str, WorkerSlot]  # topology id and slot
 
 
 @dataclass(frozen=True, slots=True)
-class Timeouts:
+class BeatTimeouts:
     """Storm's nimbus.task.timeout.secs, nimbus.task.launch.secs and nimbus.supervisor.timeout.secs
     in milliseconds.
     """
@@ -111,7 +111,7 @@ def alive_executors(
     assignment: Assignment,
     sightings: LastSeen,
     now_ms: int,
-    timeouts: Timeouts,
+    timeouts: BeatTimeouts,
     mates: Mapping[Mates, list[ExecutorId]] | None = None,
 ) -> Set[ExecutorId]:
     """Return the executors of an assignment that are alive or may still be starting."""
@@ -124,7 +124,7 @@ def alive_executors(
 
 
 def _live(
-    mates: Mates, topology_id: str, sightings: LastSeen, now_ms: int, limit: Timeouts
+    mates: Mates, topology_id: str, sightings: LastSeen, now_ms: int, limit: BeatTimeouts
 ) -> bool:
     slot, start_ms, placed = mates
     if slot.node in sightings.gone_nodes:

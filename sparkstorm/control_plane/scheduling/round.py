@@ -27,7 +27,7 @@ from sparkstorm.control_plane.scheduling.reconcile import (
 )
 from sparkstorm.control_plane.scheduling.records import ComponentView, SupervisorView, TopologyView
 from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
-from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Placed, Plan, Snapshot
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Placed, RoundPlan, Snapshot
 from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 
 Alive = Mapping[str, Set[ExecutorId]]
@@ -41,7 +41,7 @@ def plan_round(
     now_ms: int,
     rebalanced: Mapping[str, RebalanceOptions] | None = None,
     memory: RoundMemory | None = None,
-) -> Plan:
+) -> RoundPlan:
     """Return the plan of one round; FailedAssignTopologyError if the scheduler fails or breaks the
     rules.
 
@@ -82,7 +82,7 @@ def plan_round(
     answer = {each: placed for each, placed in answer.items() if waiting.get(each) != placed}
     _let_stay(answer, leaving, snapshot, cluster)
     changed = _differences(snapshot, answer, rebalanced, now_ms)
-    return Plan(
+    return RoundPlan(
         changed,
         answer,
         dict(cluster.status),

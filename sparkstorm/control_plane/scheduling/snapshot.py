@@ -52,7 +52,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """Assignments to write, and the scheduler's status of each topology."""
 
     assignments: tuple[Assignment, ...] = ()

@@ -54,8 +54,8 @@ from sparkstorm.control_plane.supervisor.slot_machine import (
 )
 from sparkstorm.control_plane.supervisor.slot_reports import (
     CRASHES,
+    ReportSubject,
     SlotReports,
-    Subject,
     cause_of_end,
     crash_place,
 )
@@ -234,7 +234,7 @@ class Slot:
         elif isinstance(report, Beat):
             child.stats = dict(report.stats)
             self._reports.standstill(
-                Subject.of_spec(child.spec), child.stats.get("blocked"), now_ms
+                ReportSubject.of_spec(child.spec), child.stats.get("blocked"), now_ms
             )
             self._sync.note_store(child.spec, read_mark(child.stats.get("store")))
         elif isinstance(report, ComponentError):
@@ -321,7 +321,7 @@ class Slot:
         except (SparkStormError, OSError) as fault:
             _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
             self._message = f"no worker can be started: {fault}"
-            self._reports.problem(Subject.of_wish(wish), self._message, now_ms)
+            self._reports.problem(ReportSubject.of_wish(wish), self._message, now_ms)
             return
         process.give(spec)
         process.rotate_log(LOG_CAP_BYTES)
@@ -397,7 +397,7 @@ class Slot:
         if not is_said and (action.started or self._state.failed_starts <= 1):
             trying = self._suspicion.trying if action.started else None
             self._reports.end(
-                Subject.of_spec(child.spec), words, action.started, trying, tail, now_ms
+                ReportSubject.of_spec(child.spec), words, action.started, trying, tail, now_ms
             )
         if action.started:
             self._suspicion = self._suspicion.died(action.exit_code, bool(child.last_words), words)
@@ -432,7 +432,7 @@ class Slot:
         word = self._state.reported(self._timing)
         host_problem = self._sync.problem or self._disk_problem
         if host_problem and self._sync.wish is not None:
-            self._reports.problem(Subject.of_wish(self._sync.wish), host_problem, now_ms)
+            self._reports.problem(ReportSubject.of_wish(self._sync.wish), host_problem, now_ms)
         beat = WorkerBeat(
             topology_id=assignment.topology_id,
             node=slot.node,

@@ -41,7 +41,7 @@ _MAX_END_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ReportSubject:
     """Worker that a record is about: its topology, its tasks and its code."""
 
     topology_id: str
@@ -50,12 +50,12 @@ class Subject:
     code_key: str
 
     @classmethod
-    def of_spec(cls, spec: WorkerSpec) -> Subject:
+    def of_spec(cls, spec: WorkerSpec) -> ReportSubject:
         """Return the worker that runs."""
         return cls(spec.topology_id, spec.component_by_task, tuple(spec.tasks()), spec.code_key)
 
     @classmethod
-    def of_wish(cls, wish: DesiredState) -> Subject:
+    def of_wish(cls, wish: DesiredState) -> ReportSubject:
         """Return the worker that is to run."""
         part = wish.assignment
         tasks = tuple(task for each in part.executors for task in each.executor.tasks)
@@ -187,7 +187,7 @@ class SlotReports:
 
     def end(
         self,
-        about: Subject,
+        about: ReportSubject,
         words: str,
         started: bool,
         trying: Trying | None,
@@ -202,7 +202,7 @@ class SlotReports:
         text = f"{ended}: {words}{row_text(trying, about.component_by_task.get(task, ''))}"
         self._write(about, text, now_ms, task, "\n".join(log))
 
-    def standstill(self, about: Subject, blocked: JsonValue, now_ms: int) -> None:
+    def standstill(self, about: ReportSubject, blocked: JsonValue, now_ms: int) -> None:
         """Record each cause in the worker's heartbeats for which it does nothing, once it has
         lasted.
         """
@@ -210,12 +210,14 @@ class SlotReports:
         for cause in self._complaints.lasting(causes, now_ms):
             self._write(about, f"work stands still: {cause}", now_ms)
 
-    def problem(self, about: Subject, text: str, now_ms: int) -> None:
+    def problem(self, about: ReportSubject, text: str, now_ms: int) -> None:
         """Record a problem of this host, unless it was recorded lately."""
         if self._complaints.is_new(text, now_ms):
             self._write(about, text, now_ms)
 
-    def _write(self, about: Subject, text: str, now_ms: int, task: int = 0, log: str = "") -> None:
+    def _write(
+        self, about: ReportSubject, text: str, now_ms: int, task: int = 0, log: str = ""
+    ) -> None:
         """Record an error under the component of a task, or of the worker's first one."""
         task = task if task in about.component_by_task else min(about.tasks, default=0)
         if component := about.component_by_task.get(task, ""):

@@ -23,7 +23,7 @@ A tree, or a batch of trees, has a root id: `tree_batches.TreeBatches` keeps a l
 
 from sparkstorm.data_plane.acking.batch import Settled
 from sparkstorm.data_plane.acking.ledger import DictLedger
-from sparkstorm.data_plane.acking.pending import Completion, Outcome, Pending
+from sparkstorm.data_plane.acking.pending import Completion, MessageOutcome, Pending
 from sparkstorm.data_plane.acking.pending_limit import AdaptiveLimit
 from sparkstorm.data_plane.acking.table_ledger import Ledger, TableLedger, new_ledger
 from sparkstorm.data_plane.acking.tree_batches import TreeBatches
@@ -33,7 +33,7 @@ __all__ = [
     "Completion",
     "DictLedger",
     "Ledger",
-    "Outcome",
+    "MessageOutcome",
     "Pending",
     "Settled",
     "TableLedger",

@@ -44,7 +44,7 @@ class Entries(NamedTuple):
     flags: NDArray[np.uint8]
 
 
-class Record(NamedTuple):
+class JournalEntry(NamedTuple):
     """A delta or snapshot, unpacked."""
 
     put: Entries
@@ -94,7 +94,7 @@ def replay(snapshot: bytes, deltas: Iterable[bytes]) -> Entries:
     return _merge(records)
 
 
-def _merge(records: Sequence[Record]) -> Entries:
+def _merge(records: Sequence[JournalEntry]) -> Entries:
     """Keep the last record of each root; a removal leaves nothing."""
     if not records:
         return entries_of(())
@@ -115,11 +115,11 @@ def _merge(records: Sequence[Record]) -> Entries:
     )
 
 
-def _put_mask(record: Record) -> NDArray[np.bool_]:
+def _put_mask(record: JournalEntry) -> NDArray[np.bool_]:
     return np.repeat(np.array([False, True]), [len(record.removed), len(record.put.roots)])
 
 
-def _unpack(packed: bytes, kind: int, name: str) -> Record:
+def _unpack(packed: bytes, kind: int, name: str) -> JournalEntry:
     if len(packed) < _HEADER.size:
         raise MalformedFrameError(f"{name}: {len(packed)} bytes are too short for a header")
     magic, version, found_kind, puts, removals = _HEADER.unpack_from(packed)
@@ -137,7 +137,7 @@ def _unpack(packed: bytes, kind: int, name: str) -> Record:
     return record
 
 
-def _columns(packed: bytes, puts: int, removals: int) -> Record:
+def _columns(packed: bytes, puts: int, removals: int) -> JournalEntry:
     at = _HEADER.size
     columns = []
     for dtype, rows in (
@@ -150,10 +150,10 @@ def _columns(packed: bytes, puts: int, removals: int) -> Record:
         columns.append(np.frombuffer(packed, dtype, rows, at))
         at += columns[-1].nbytes
     roots, values, tasks, flags, removed = columns
-    return Record(Entries(roots, values, tasks, flags), removed)
+    return JournalEntry(Entries(roots, values, tasks, flags), removed)
 
 
-def _require_legal(record: Record, name: str) -> None:
+def _require_legal(record: JournalEntry, name: str) -> None:
     put, removed = record
     for roots in (put.roots, removed):
         if len(roots) and (int(roots.min()) == 0 or int(roots.max()) >= ID_LIMIT):

@@ -46,7 +46,7 @@ _CLOSED: Any = object()
 _BATCHES_PER_LIMIT = 8
 
 
-class Outcome(NamedTuple):
+class MessageOutcome(NamedTuple):
     """Pending callback of one message to the user's spout; without a failure it was acked."""
 
     root: int
@@ -67,7 +67,7 @@ class Completion(NamedTuple):
     latencies_ms: list[int]
 
 
-class _Batch:
+class _MessageBatch:
     """Messages of one moment, by their places; a tree by itself is a batch of one."""
 
     __slots__ = ("emit_ms", "ids", "open", "root")
@@ -124,13 +124,13 @@ class Pending:
             )
         self._limit = limit
         self._keeps_settled = needs_callbacks
-        self._batches: dict[int, _Batch] = {}  # by their root
+        self._batches: dict[int, _MessageBatch] = {}  # by their root
         self._count = 0  # open messages
         # no open message is older; lets expire() return without looking
         self._oldest_ms = _FAR_FUTURE_MS
         self._is_in_order = True  # emissions are in the order of time
-        self._settled: dict[int, Outcome] = {}
-        self._due: list[Outcome] = []  # settled and not yet handed out
+        self._settled: dict[int, MessageOutcome] = {}
+        self._due: list[MessageOutcome] = []  # settled and not yet handed out
         # root of a message -> when a bolt last reset its time-out
         self._renewed: dict[int, int] = {}
         self._renewed_unwritten: dict[int, None] = {}
@@ -180,7 +180,7 @@ class Pending:
 
     def add_batch(self, root: int, message_ids: list[Any], emit_ms: int) -> None:
         """Remember the emissions of a batch, in the order of their places; takes the list over."""
-        self._batches[root] = _Batch(root, message_ids, emit_ms)
+        self._batches[root] = _MessageBatch(root, message_ids, emit_ms)
         self._added[root] = None
         self._count += len(message_ids)
         if emit_ms < self._oldest_ms:
@@ -239,7 +239,7 @@ class Pending:
                 latencies += [latency] * len(ended)
         return latencies
 
-    def _find(self, root: int) -> tuple[_Batch, int] | None:
+    def _find(self, root: int) -> tuple[_MessageBatch, int] | None:
         """The batch and the place of an open message."""
         batch = self._batches.get(batch_of(root))
         place = place_of(root)
@@ -284,7 +284,7 @@ class Pending:
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
         return [root for _, _, root in late]
 
-    def _older_than(self, limit_ms: int) -> list[tuple[_Batch, int, int]]:
+    def _older_than(self, limit_ms: int) -> list[tuple[_MessageBatch, int, int]]:
         late = []
         for batch in self._batches.values():
             if batch.emit_ms >= limit_ms:
@@ -296,7 +296,7 @@ class Pending:
                     late.append((batch, place, root))
         return late
 
-    def _close(self, batch: _Batch, place: int, failure: Failure | None) -> None:
+    def _close(self, batch: _MessageBatch, place: int, failure: Failure | None) -> None:
         root = split(batch.root) + place
         message_id = batch.ids[place]
         batch.ids[place] = _CLOSED
@@ -310,7 +310,7 @@ class Pending:
             del self._batches[batch.root]
             self._added.pop(batch.root, None)
         if self._keeps_settled:
-            outcome = self._settled[root] = Outcome(root, message_id, failure)
+            outcome = self._settled[root] = MessageOutcome(root, message_id, failure)
             self._due.append(outcome)
             self._unwritten.append(root)
         elif journalled:
@@ -321,13 +321,13 @@ class Pending:
         """Return whether callbacks are to be made, or not confirmed yet."""
         return bool(self._settled)
 
-    def take_callbacks(self) -> list[Outcome]:
+    def take_callbacks(self) -> list[MessageOutcome]:
         """Callbacks to make now; call it after the commit whose delta has them as due."""
         outcomes = self._due
         self._due = []
         return outcomes
 
-    def confirm(self, outcomes: Iterable[Outcome]) -> None:
+    def confirm(self, outcomes: Iterable[MessageOutcome]) -> None:
         """Take note that these callbacks returned; the next delta forgets them."""
         for outcome in outcomes:
             if self._settled.pop(outcome.root, None) is not None:
@@ -351,7 +351,7 @@ class Pending:
         self._gone = []
         return delta
 
-    def _rows(self, batch: _Batch) -> list[list[Any]]:
+    def _rows(self, batch: _MessageBatch) -> list[list[Any]]:
         """Rows of a batch's open messages: one for all, or one for each when some are not like the
         others.
         """
@@ -364,7 +364,7 @@ class Pending:
             ]
         return [self._member_row(batch, place, root) for place, root in batch.members()]
 
-    def _member_row(self, batch: _Batch, place: int, root: int) -> list[Any]:
+    def _member_row(self, batch: _MessageBatch, place: int, root: int) -> list[Any]:
         return [
             root,
             batch.ids[place],
@@ -416,10 +416,10 @@ def open_messages(opened: Sequence[Sequence[Any]]) -> Iterator[int]:
 
 def _replay(
     snapshot: Any, deltas: Iterable[Any]
-) -> tuple[dict[int, _Batch], dict[int, int], dict[int, Outcome]]:
-    batches: dict[int, _Batch] = {}
+) -> tuple[dict[int, _MessageBatch], dict[int, int], dict[int, MessageOutcome]]:
+    batches: dict[int, _MessageBatch] = {}
     renewed: dict[int, int] = {}
-    settled: dict[int, Outcome] = {}
+    settled: dict[int, MessageOutcome] = {}
     added, closed = _parts(snapshot, 2, "pending snapshot") if snapshot else ([], [])
     records: list[Any] = [(added, closed, [])]
     records += [_parts(delta, 3, f"pending delta {at}") for at, delta in enumerate(deltas) if delta]
@@ -428,7 +428,7 @@ def _replay(
             _open(batches, renewed, *row)
         for root, message_id, row in closed:
             _shut(batches, root)
-            settled[root] = Outcome(root, message_id, _failure(row))
+            settled[root] = MessageOutcome(root, message_id, _failure(row))
         for root in gone:
             _shut(batches, root)
             settled.pop(root, None)
@@ -440,7 +440,7 @@ def _replay(
 
 
 def _open(
-    batches: dict[int, _Batch],
+    batches: dict[int, _MessageBatch],
     renewed: dict[int, int],
     root: int,
     message_id: Any,
@@ -448,9 +448,9 @@ def _open(
     *renewed_ms: int,
 ) -> None:
     if is_batch(root):
-        batches[root] = _Batch(root, list(message_id), emit_ms)
+        batches[root] = _MessageBatch(root, list(message_id), emit_ms)
         return
-    batch = batches.setdefault(batch_of(root), _Batch(batch_of(root), [], emit_ms))
+    batch = batches.setdefault(batch_of(root), _MessageBatch(batch_of(root), [], emit_ms))
     place = place_of(root)
     batch.ids += [_CLOSED] * (place + 1 - len(batch.ids))
     batch.ids[place] = message_id
@@ -458,7 +458,7 @@ def _open(
         renewed[root] = at_ms
 
 
-def _shut(batches: dict[int, _Batch], root: int) -> None:
+def _shut(batches: dict[int, _MessageBatch], root: int) -> None:
     """Close a message, or all that are left of a batch."""
     batch = batches.get(batch_of(root))
     place = place_of(root)
@@ -468,7 +468,7 @@ def _shut(batches: dict[int, _Batch], root: int) -> None:
         batch.ids[place] = _CLOSED
 
 
-def _row(outcome: Outcome) -> list[Any]:
+def _row(outcome: MessageOutcome) -> list[Any]:
     return [
         outcome.root,
         outcome.message_id,

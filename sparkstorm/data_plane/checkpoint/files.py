@@ -73,7 +73,7 @@ class _Manifest:
 
 
 @dataclass(slots=True)
-class Content:
+class CheckpointContent:
     """State, windows and position of one task."""
 
     state: list[tuple[Any, Any]] = field(default_factory=list)
@@ -101,12 +101,12 @@ class Checkpoint:
         for number, row in enumerate(_rows_of(path)):
             yield _checked_row(codec, f"{path}, row {number}", part, row)
 
-    def content(self, component: str, has_state: bool = True) -> dict[int, Content]:
+    def content(self, component: str, has_state: bool = True) -> dict[int, CheckpointContent]:
         """Return the content of each task of a component, with or without its state;
         CheckpointError as of `rows`.
         """
         part = self.parts[component]
-        found = {task: Content() for task in part.tasks}
+        found = {task: CheckpointContent() for task in part.tasks}
         for task, name, key, value in self.rows(component):
             if name == POSITION:
                 found[task].position, found[task].is_positioned = value, True

@@ -20,7 +20,7 @@ from sparkstorm.common.grouping.hashing import stable_hash
 from sparkstorm.common.model.tasks import tasks_by_component
 from sparkstorm.common.model.topology import ACKER, MASTER, Component, Topology
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.data_plane.checkpoint.files import STATE, Checkpoint, Content
+from sparkstorm.data_plane.checkpoint.files import STATE, Checkpoint, CheckpointContent
 
 FROM_CHECKPOINT = "topology.from.checkpoint"
 _KEYS_PER_ENTRY = 256
@@ -111,14 +111,16 @@ class Seeds:
                     value,
                 )
 
-    def _dealt(self, id: str, contents: Sequence[Content], tasks: int) -> Sequence[Content]:
+    def _dealt(
+        self, id: str, contents: Sequence[CheckpointContent], tasks: int
+    ) -> Sequence[CheckpointContent]:
         """Deal the content of a component to its tasks."""
         component = self.topology.components.get(id)
         instance = component.instance if component is not None else None
         if not contents:
-            return [Content() for _ in range(tasks)]
+            return [CheckpointContent() for _ in range(tasks)]
         if id in self.positioned or not isinstance(instance, Stateful | ReplayableSpout):
-            return [Content(time=_slowest(contents)) for _ in range(tasks)]
+            return [CheckpointContent(time=_slowest(contents)) for _ in range(tasks)]
         if len(contents) == tasks:
             return contents
         if isinstance(instance, ReplayableSpout):
@@ -185,7 +187,7 @@ def _taken_over(component: Component, checkpoint: Checkpoint) -> ReplayableSpout
     return spout.take_over([contents[task].position for task in sorted(contents)])
 
 
-def _slowest(contents: Sequence[Content]) -> list[tuple[Any, Any]]:
+def _slowest(contents: Sequence[CheckpointContent]) -> list[tuple[Any, Any]]:
     """The clock of the sender that has come least far, for each subscriber: what was on time for
     any is on time for all.
     """
@@ -197,9 +199,9 @@ def _slowest(contents: Sequence[Content]) -> list[tuple[Any, Any]]:
     return list(clocks.items())
 
 
-def _by_key(id: str, contents: Sequence[Content], tasks: int) -> list[Content]:
+def _by_key(id: str, contents: Sequence[CheckpointContent], tasks: int) -> list[CheckpointContent]:
     """State by the hash that fields grouping uses; clocks as of the slowest."""
-    dealt = [Content(time=_slowest(contents)) for _ in range(tasks)]
+    dealt = [CheckpointContent(time=_slowest(contents)) for _ in range(tasks)]
     for index, content in enumerate(contents):
         for key, value in content.state:
             dealt[_home(id, key, index, len(contents), tasks)].state.append((key, value))

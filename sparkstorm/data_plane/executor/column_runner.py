@@ -23,7 +23,7 @@ from sparkstorm.common.model.compiled import core
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.topology import Grouping
 from sparkstorm.common.model.tuples import Roots, union_roots
-from sparkstorm.data_plane.executor.emitter import Emitter, Route, Subscription
+from sparkstorm.data_plane.executor.emitter import Emitter, Route, RouteSubscription
 from sparkstorm.data_plane.executor.pieces import is_piece, joined, unfold
 from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner, Row
 from sparkstorm.data_plane.executor.state import MemoryState
@@ -206,7 +206,7 @@ def dividers_of(route: Route) -> list[Divide] | None:
     return None if None in found else found  # type: ignore[return-value]
 
 
-def _divider(to: Subscription, where: str) -> Divide | None:
+def _divider(to: RouteSubscription, where: str) -> Divide | None:
     lists = [target.rows for target in to.targets]
     if to.has_clock:
         return None

@@ -46,7 +46,7 @@ _MOST_PICKS = 64  # MOST_PICKS of the compiled core
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class RouteSubscription:
     """One subscriber of a route: how tasks are picked, and whether event time needs every row."""
 
     grouping: Grouping
@@ -87,7 +87,7 @@ class Route:
         self.direct_rows: dict[int, Rows] = {}
         self.direct_outputs: dict[int, OutputClock] = {}
         self.is_direct = is_direct
-        self.subscriptions: list[Subscription] = []
+        self.subscriptions: list[RouteSubscription] = []
         self._codec = codec
 
     @property
@@ -113,7 +113,9 @@ class Route:
         positions = [self.source.position(f) for f in grouping.fields]
         has_clock = output is not None and output.clock is not None
         ring = ring_of(grouping, targets, seed)
-        self.subscriptions.append(Subscription(grouping, positions, targets, seed, has_clock, ring))
+        self.subscriptions.append(
+            RouteSubscription(grouping, positions, targets, seed, has_clock, ring)
+        )
         if grouping.kind == "direct":
             self.direct_rows.update((t.task, t.rows) for t in targets)
             self.direct_outputs.update((t.task, output) for t in targets if output is not None)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.tuples import Tuple
-from sparkstorm.data_plane.acking.pending import Outcome
+from sparkstorm.data_plane.acking.pending import MessageOutcome
 from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.runner import FailedInput
 
@@ -53,7 +53,7 @@ class TaskObserver:
         them.
         """
 
-    def settled(self, outcomes: Sequence[Outcome]) -> None:
+    def settled(self, outcomes: Sequence[MessageOutcome]) -> None:
         """Take note that `ack` or `fail` of a spout is about to be called for these messages."""
 
     def committed(self) -> None:

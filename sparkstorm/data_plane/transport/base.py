@@ -147,7 +147,7 @@ class Entry(NamedTuple):
     cell: int | None = None
 
 
-class Passed(NamedTuple):
+class ForeignProgress(NamedTuple):
     """Progress of a task in the stream that another cell has for it: its cursor, and bytes done
     with since the last commit.
     """
@@ -169,7 +169,7 @@ class Commit:
     cursors: dict[int, Cursor] = field(default_factory=dict)
     drained_bytes: dict[int, int] = field(default_factory=dict)
     # by (cell, task): of streams in the stores of other cells
-    foreign: dict[tuple[int, int], Passed] = field(default_factory=dict)
+    foreign: dict[tuple[int, int], ForeignProgress] = field(default_factory=dict)
     # A frame counts as freed only when all of its rows are consumed. Commits that consume parts of
     # frames would be refused by a full store for ever, which is how one locked up before.
     # of rows done with, also where the frame they lie in is not done with as a whole

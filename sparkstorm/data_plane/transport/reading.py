@@ -53,7 +53,7 @@ _READ_TIMEOUT_S = 5.0
 _UNASKED_WAIT_MS = 20
 
 
-class Phase(StrEnum):
+class ReadPhase(StrEnum):
     """Phase of the reading side, between two calls."""
 
     FREE = "no question is open, and no commit has looked since the last poll"
@@ -64,7 +64,7 @@ class Phase(StrEnum):
     LOST = "a connection was lost: the store may be behind what was read"
 
 
-class Event(StrEnum):
+class StreamEvent(StrEnum):
     """Event of the reading side: an input of the table `NEXT`."""
 
     ASK = "a question was sent"
@@ -78,39 +78,43 @@ class Event(StrEnum):
     PROVE = "the store was found to hold all that was read"
 
 
-NEXT: Mapping[tuple[Phase, Event], Phase] = {
-    (Phase.FREE, Event.ASK): Phase.ASKED,
-    (Phase.FREE, Event.FIND): Phase.ANSWERED,
-    (Phase.FREE, Event.MISS): Phase.LOOKED,
-    (Phase.FREE, Event.TAKE): Phase.FREE,
-    (Phase.LOOKED, Event.ASK): Phase.ASKED,
-    (Phase.LOOKED, Event.FIND): Phase.ANSWERED,
-    (Phase.LOOKED, Event.MISS): Phase.LOOKED,
-    (Phase.LOOKED, Event.TAKE): Phase.FREE,
-    (Phase.ASKED, Event.ARRIVE): Phase.COME,
-    (Phase.ASKED, Event.ANSWER): Phase.ANSWERED,
-    (Phase.ASKED, Event.TAKE): Phase.ASKED,
-    (Phase.COME, Event.ARRIVE): Phase.COME,
-    (Phase.COME, Event.ANSWER): Phase.ANSWERED,
+NEXT: Mapping[tuple[ReadPhase, StreamEvent], ReadPhase] = {
+    (ReadPhase.FREE, StreamEvent.ASK): ReadPhase.ASKED,
+    (ReadPhase.FREE, StreamEvent.FIND): ReadPhase.ANSWERED,
+    (ReadPhase.FREE, StreamEvent.MISS): ReadPhase.LOOKED,
+    (ReadPhase.FREE, StreamEvent.TAKE): ReadPhase.FREE,
+    (ReadPhase.LOOKED, StreamEvent.ASK): ReadPhase.ASKED,
+    (ReadPhase.LOOKED, StreamEvent.FIND): ReadPhase.ANSWERED,
+    (ReadPhase.LOOKED, StreamEvent.MISS): ReadPhase.LOOKED,
+    (ReadPhase.LOOKED, StreamEvent.TAKE): ReadPhase.FREE,
+    (ReadPhase.ASKED, StreamEvent.ARRIVE): ReadPhase.COME,
+    (ReadPhase.ASKED, StreamEvent.ANSWER): ReadPhase.ANSWERED,
+    (ReadPhase.ASKED, StreamEvent.TAKE): ReadPhase.ASKED,
+    (ReadPhase.COME, StreamEvent.ARRIVE): ReadPhase.COME,
+    (ReadPhase.COME, StreamEvent.ANSWER): ReadPhase.ANSWERED,
     # Nothing is asked ahead here. A question that is open while entries arrive is answered with the
     # first stream that gets one; asked when a step begins, it is answered with all of them. Asking
     # ahead made small epochs: 0.6 to 0.8 of the words per second with 64 tasks (commit a844fbdc).
-    (Phase.ANSWERED, Event.TAKE): Phase.FREE,
+    (ReadPhase.ANSWERED, StreamEvent.TAKE): ReadPhase.FREE,
     # A commit that was sent while the connection broke may still answer; what it brings is read
     # again once proven.
-    (Phase.LOST, Event.FIND): Phase.LOST,
-    (Phase.LOST, Event.MISS): Phase.LOST,
-    (Phase.LOST, Event.TAKE): Phase.LOST,
-    (Phase.LOST, Event.RESET): Phase.LOST,
-    (Phase.LOST, Event.PROVE): Phase.FREE,
+    (ReadPhase.LOST, StreamEvent.FIND): ReadPhase.LOST,
+    (ReadPhase.LOST, StreamEvent.MISS): ReadPhase.LOST,
+    (ReadPhase.LOST, StreamEvent.TAKE): ReadPhase.LOST,
+    (ReadPhase.LOST, StreamEvent.RESET): ReadPhase.LOST,
+    (ReadPhase.LOST, StreamEvent.PROVE): ReadPhase.FREE,
     # Another connection may mean another server, restarted from an older file: also an answer that
     # is here was read before that is known.
-    **{(phase, Event.CUT): Phase.LOST for phase in Phase},
-    **{(phase, Event.RESET): Phase.FREE for phase in Phase if phase is not Phase.LOST},
+    **{(phase, StreamEvent.CUT): ReadPhase.LOST for phase in ReadPhase},
+    **{
+        (phase, StreamEvent.RESET): ReadPhase.FREE
+        for phase in ReadPhase
+        if phase is not ReadPhase.LOST
+    },
 }
 """Phase after an event; a pair that is missing cannot happen."""
 
-_MAY_ASK = (Phase.FREE, Phase.LOOKED)
+_MAY_ASK = (ReadPhase.FREE, ReadPhase.LOOKED)
 
 
 class Unconsumed:
@@ -183,7 +187,7 @@ class Beside(Protocol):
         """Close the connection where another server is to be read by now; return whether."""
 
 
-class Reading:
+class StreamRead:
     """The reading connection, with at most one question open, and which frames it has brought that
     are not consumed.
     """
@@ -193,7 +197,7 @@ class Reading:
         self._link = link
         self._timeout_s = timeout_s
         self._keys = keys
-        self.phase = Phase.FREE
+        self.phase = ReadPhase.FREE
         # to be asked by the next commit, or before the next wait
         self.wanted: tuple[Mapping[int, str], int] | None = None
         self._connection: Connection | None = None
@@ -207,7 +211,7 @@ class Reading:
         self._task_by_stream: dict[bytes, int] = {}
         self.unconsumed = Unconsumed({})
 
-    def _go(self, event: Event) -> None:
+    def _go(self, event: StreamEvent) -> None:
         self.phase = NEXT[self.phase, event]
 
     def forget(self, tasks: Sequence[int]) -> None:
@@ -218,7 +222,7 @@ class Reading:
         self._stream_by_task = {task: self._keys.stream(task).encode() for task in tasks}
         self._task_by_stream = {name: task for task, name in self._stream_by_task.items()}
         self.unconsumed = Unconsumed(self._stream_by_task)
-        self.phase = Phase.FREE
+        self.phase = ReadPhase.FREE
 
     def drop(self) -> None:
         """Close the connection, and drop the open question and an answer that waits."""
@@ -231,22 +235,22 @@ class Reading:
         self._asked = {}
         self._answer = None
         self.wanted = None
-        self._go(Event.CUT if is_open else Event.RESET)
+        self._go(StreamEvent.CUT if is_open else StreamEvent.RESET)
 
     @property
     def was_lost(self) -> bool:
         """Return whether the store must be asked first whether it is behind."""
-        return self.phase is Phase.LOST
+        return self.phase is ReadPhase.LOST
 
     def doubt(self) -> None:
         """Read nothing until the store was asked; a connection that is open is let go of."""
         self.drop()
-        self._go(Event.CUT)
+        self._go(StreamEvent.CUT)
 
     def note_proven(self) -> None:
         """Go on reading: the store holds all that was read."""
-        if self.phase is Phase.LOST:
-            self._go(Event.PROVE)
+        if self.phase is ReadPhase.LOST:
+            self._go(StreamEvent.PROVE)
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Return the answer that is here; ask when none is, no question is open and no commit has
@@ -257,7 +261,7 @@ class Reading:
             # Commits go to another server now, maybe.
             self.drop()
         # Not in LOOKED: a commit has asked in its own round trip, a moment ago, and found nothing.
-        if self.phase is Phase.FREE:
+        if self.phase is ReadPhase.FREE:
             self._open_question(after, count)
         try:
             self._read_answer()
@@ -265,10 +269,10 @@ class Reading:
             self.drop()
         asked = self._asked
         answer = self._answer
-        if has_answer := self.phase is Phase.ANSWERED:
+        if has_answer := self.phase is ReadPhase.ANSWERED:
             self._asked = {}
             self._answer = None
-        self._go(Event.TAKE)
+        self._go(StreamEvent.TAKE)
         if isinstance(answer, Exception):
             raise translated(answer) from answer
         found: list[Entry] = []
@@ -285,7 +289,7 @@ class Reading:
     @property
     def has_answers(self) -> bool:
         """Return whether an answer is here that `poll` has not taken."""
-        return self.phase is Phase.ANSWERED
+        return self.phase is ReadPhase.ANSWERED
 
     def request(self) -> Packed:
         """Return the request that travels with a commit; none while a question is open, whose
@@ -304,16 +308,16 @@ class Reading:
         if self.phase in _MAY_ASK and self.wanted is not None and reply is not None:
             self._asked = self.wanted[0]
             self._answer = reply
-            self._go(Event.FIND)
+            self._go(StreamEvent.FIND)
         else:
-            self._go(Event.MISS)
+            self._go(StreamEvent.MISS)
 
     def wait(self, timeout_ms: float, wake_fds: Sequence[int]) -> bool:
         """Until an answer can be read, a descriptor is readable, or the time is over; return False
         if only time has passed.
         """
         require_own(self._process)
-        if self.phase is Phase.ANSWERED:
+        if self.phase is ReadPhase.ANSWERED:
             return True
         socket = self.listen()
         if socket is None:
@@ -328,7 +332,7 @@ class Reading:
             self.drop()
             return True
         if socket is not None and socket in ready:
-            self._go(Event.ARRIVE)
+            self._go(StreamEvent.ARRIVE)
         return bool(ready) or socket is None
 
     def listen(self) -> Any:
@@ -343,7 +347,7 @@ class Reading:
             and len(self.wanted[0]) == len(self._stream_by_task)
         ):
             self._open_question(*self.wanted)
-        is_asked = self.phase in (Phase.ASKED, Phase.COME)
+        is_asked = self.phase in (ReadPhase.ASKED, ReadPhase.COME)
         return self._connection._sock if is_asked and self._connection is not None else None
 
     def _open_question(self, after: Mapping[int, str], count: int) -> None:
@@ -358,7 +362,7 @@ class Reading:
         except (*LOST, StoreUnavailableError):
             self.drop()
             # Also without a connection: the next poll asks the store, which finds a lost link.
-            self._go(Event.CUT)
+            self._go(StreamEvent.CUT)
 
     def _ask(self, after: Mapping[int, str], count: int) -> None:
         if self._connection is None:
@@ -370,7 +374,7 @@ class Reading:
         send(self._connection, self._read_command(after, count, *blocking))
         self._asked = dict(after)
         self._answer_due = time.monotonic() + _BLOCK_MS / 1000 + self._timeout_s
-        self._go(Event.ASK)
+        self._go(StreamEvent.ASK)
 
     def _may_block(self, asked: Mapping[int, str]) -> bool:
         return len(asked) == len(self._stream_by_task)
@@ -383,9 +387,9 @@ class Reading:
 
     def _read_answer(self) -> None:
         """Read the answer to the open question if it has come."""
-        if self._connection is None or self.phase not in (Phase.ASKED, Phase.COME):
+        if self._connection is None or self.phase not in (ReadPhase.ASKED, ReadPhase.COME):
             return
-        if self.phase is Phase.ASKED and not self._connection.can_read(timeout=0):
+        if self.phase is ReadPhase.ASKED and not self._connection.can_read(timeout=0):
             if time.monotonic() > self._answer_due:  # a peer that went away without a reply
                 self.drop()
             return
@@ -403,7 +407,7 @@ class Reading:
             self.doubt()
             return
         self._answer = answer
-        self._go(Event.ANSWER)
+        self._go(StreamEvent.ANSWER)
 
 
 def _entry(task: int, entry: str, data: bytes) -> Entry:

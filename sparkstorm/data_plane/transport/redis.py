@@ -51,7 +51,7 @@ from sparkstorm.data_plane.transport.connection import (
 )
 from sparkstorm.data_plane.transport.keys import Keys, read_cursor, read_foreign, read_number
 from sparkstorm.data_plane.transport.reader import read_task
-from sparkstorm.data_plane.transport.reading import Reading
+from sparkstorm.data_plane.transport.reading import StreamRead
 from sparkstorm.data_plane.transport.state_base import StateReading, write_commands
 from sparkstorm.data_plane.transport.store_loss import loss_text, lost_error
 
@@ -100,7 +100,7 @@ class RedisTransport:
         # It asks the Sentinels when nothing comes (`Reading`), and not before it reads a state.
         self._link = Link(address, patience_s, on_wait, check_s=math.inf, tag=self._keys.prefix)
         # A connection of its own: a blocking XREAD holds up everything behind it.
-        self._reading = Reading(self._link, self._keys)
+        self._reading = StreamRead(self._link, self._keys)
         self._commit_script = Script("commit.lua", self._link)
         # the append-only file: the server's disk was full, and no rewrite was asked for since
         self._may_have_gap = False

@@ -103,7 +103,7 @@ class OpenBlock:
                 self.packed.append(entry)
 
 
-class Feed:
+class BlockFeed:
     """Open blocks for one task of this worker: holds come before all rows, marks wait until all
     rows before them have been taken.
     """
@@ -169,7 +169,7 @@ class OpenBlocks:
         self.data: list[OpenBlock] = []
         self.marks: list[OpenBlock] = []
         self.holds: list[OpenBlock] = []
-        self.feeds: dict[int, Feed] = {task: Feed() for task in local_tasks}
+        self.feeds: dict[int, BlockFeed] = {task: BlockFeed() for task in local_tasks}
         self._leaving: list[OpenBlock] = []  # of data, for tasks of other workers
         self._pack_at = (_ROWS_TO_PACK, _BYTES_TO_PACK)
 

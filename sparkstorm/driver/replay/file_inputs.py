@@ -32,7 +32,7 @@ from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_
 from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.results.value_cells import value_cells, values_schema
-from sparkstorm.replay.spout_history import RowCollector
+from sparkstorm.replay.spout_history import HistoryCollector
 from sparkstorm.replay.tasks.out_edges import kept_outputs
 
 _PLACE = (1 << 40) - 1  # of a message id
@@ -203,7 +203,7 @@ def _grouped(splits: Sequence[FileSplit], most_bytes: int) -> list[list[FileSpli
     return groups
 
 
-class _Collector(RowCollector):
+class _Collector(HistoryCollector):
     """Collector of what one call emits: (stream, place, rows or a batch)."""
 
     def __init__(self, emitter: Emitter, codec: Codec) -> None:

@@ -33,7 +33,7 @@ from sparkstorm.data_plane.transport.base import (
     Cursor,
     Entry,
     Expected,
-    Passed,
+    ForeignProgress,
     Pressure,
     Transport,
     entry_order,
@@ -141,7 +141,7 @@ class CellsTransport:
         self._stored = own if stored is None else stored
         self._read_to: dict[int, dict[int, str]] = {cell: {} for cell in foreign}
         # (time of the commit, its cursors), oldest first: what may be freed some time later
-        self._young: deque[tuple[float, Mapping[tuple[int, int], Passed]]] = deque()
+        self._young: deque[tuple[float, Mapping[tuple[int, int], ForeignProgress]]] = deque()
         self._free: dict[int, dict[int, str]] = {cell: {} for cell in foreign}
         # consumed, and not told yet: the newest entry and the bytes
         self._passed: dict[int, dict[int, tuple[str, int]]] = {cell: {} for cell in foreign}
@@ -181,7 +181,7 @@ class CellsTransport:
         self._told |= {(cell, task): cursor.entry for task, cursor in cursor_by_task.items()}
         # A former owner may have died before it could tell what it had passed, maybe just now.
         begun = {
-            (cell, task): Passed(cursor)
+            (cell, task): ForeignProgress(cursor)
             for task, cursor in cursor_by_task.items()
             if cursor.entry != START.entry
         }
@@ -196,7 +196,7 @@ class CellsTransport:
         self._tell(has_committed=True)
         return pressure
 
-    def _note_passed(self, foreign: Mapping[tuple[int, int], Passed]) -> None:
+    def _note_passed(self, foreign: Mapping[tuple[int, int], ForeignProgress]) -> None:
         self._young.append((self._now_ms(), foreign))
         by_cell: dict[int, dict[int, Cursor]] = {}
         for (cell, task), passed in foreign.items():

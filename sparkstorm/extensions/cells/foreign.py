@@ -28,7 +28,7 @@ from sparkstorm.data_plane.transport.durability import (
     require_synced,
 )
 from sparkstorm.data_plane.transport.keys import Keys
-from sparkstorm.data_plane.transport.reading import Reading
+from sparkstorm.data_plane.transport.reading import StreamRead
 from sparkstorm.extensions.cells.cells import Trim
 
 # Between two tries of a store that is away, doubled each time. Half of the last stands still twice
@@ -51,7 +51,7 @@ class RedisForeign:
         )
         self._replica = ReplicaBeside(self._link, address) if durability == ON_REPLICAS else None
         self._is_synced = durability == ON_DISK
-        self._reading = Reading(self._replica or self._link, self._keys, CONNECT_S)
+        self._reading = StreamRead(self._replica or self._link, self._keys, CONNECT_S)
         self._prove_script = Script("prove.lua", self._link)
         self._pass_script = Script("pass.lua", self._link)
         self._oldest_script = Script("oldest.lua", self._link)

@@ -5,12 +5,12 @@ process needs to reach stores, its own or the user's, is in `sparkstorm.common.s
 """
 
 from sparkstorm.extensions.embedded.redis import RedisServer, start_redis
-from sparkstorm.extensions.embedded.stores import Stores, open_stores
+from sparkstorm.extensions.embedded.stores import RunningStores, open_stores
 from sparkstorm.extensions.embedded.zookeeper import ZooKeeperServer, start_zookeeper
 
 __all__ = [
     "RedisServer",
-    "Stores",
+    "RunningStores",
     "ZooKeeperServer",
     "open_stores",
     "start_redis",

@@ -46,7 +46,7 @@ from sparkstorm.extensions.embedded.zookeeper import start_zookeeper
 _ZOOKEEPER_USER = "sparkstorm"
 
 
-class Stores:
+class RunningStores:
     """The stores of one run; `close` ends what was embedded and leaves the user's own alone.
 
     `embedded` holds the servers that were started here, which only this machine reaches, by name.
@@ -74,14 +74,14 @@ class Stores:
         for folder in self.data_by_embedded.values():
             discard_folder(folder)
 
-    def __enter__(self) -> Stores:
+    def __enter__(self) -> RunningStores:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def open_stores(conf: Conf) -> Stores:
+def open_stores(conf: Conf) -> RunningStores:
     """Check the configured Redis, start what is not configured, and write the connection file.
 
     The secret of an earlier connection file is kept, so that data left by an earlier run can be
@@ -102,7 +102,7 @@ def open_stores(conf: Conf) -> Stores:
         save_connection(path, connection)
         _save_read_only(conf, path, connection, "redis" in embedded)
         undo.pop_all()
-        return Stores(connection, embedded)
+        return RunningStores(connection, embedded)
 
 
 def _stop_all(embedded: Mapping[str, EmbeddedServer]) -> None:

@@ -21,8 +21,8 @@ from sparkstorm.extensions.recording.stepping.recorded import Slice, recorded
 from sparkstorm.extensions.recording.versions import (
     NEW,
     OLD,
+    CallDifference,
     Comparison,
-    Difference,
     Version,
     in_batches,
 )
@@ -36,7 +36,7 @@ class ShadowReport:
 
     compared: int
     different: int
-    differences: tuple[Difference, ...]
+    differences: tuple[CallDifference, ...]
     passed_over: int = 0  # rows before which the state is unknown
 
 

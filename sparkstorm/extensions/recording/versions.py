@@ -39,7 +39,7 @@ Input = tuple[str, str, Sequence[Any], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CallDifference:
     """One row that the versions treat differently: the first part that differs, as each version has
     it.
     """
@@ -212,7 +212,7 @@ class Comparison:
         self._task = task
         self._most = kept
         self.compared = self.different = 0
-        self.kept: list[Difference] = []
+        self.kept: list[CallDifference] = []
 
     def begin(
         self, index: int, state: Mapping[Any, Any], cells: Sequence[Sequence[Any]] | None = None
@@ -247,7 +247,7 @@ class Comparison:
                 self.different += 1
                 self.kept += [found] if len(self.kept) < self._most else []
 
-    def _difference(self, row: Input, old: list[Any], new: list[Any]) -> Difference | None:
+    def _difference(self, row: Input, old: list[Any], new: list[Any]) -> CallDifference | None:
         for part, one, other in zip(_PARTS, old, new, strict=True):
             is_same = (
                 (one is None) == (other is None)
@@ -255,7 +255,7 @@ class Comparison:
                 else _sorted(part, one) == _sorted(part, other)
             )
             if not is_same:
-                return Difference(
+                return CallDifference(
                     self._component, self._task, self.compared, tuple(row[2]), part, one, other
                 )
         return None

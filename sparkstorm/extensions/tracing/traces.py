@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from sparkstorm.common.model.roots import is_sampled, split
 from sparkstorm.common.model.tuples import Roots, Tuple, each_root
 from sparkstorm.common.model.values.tagged import to_json
-from sparkstorm.data_plane.acking.pending import Outcome
+from sparkstorm.data_plane.acking.pending import MessageOutcome
 from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.runner import FailedInput
 from sparkstorm.data_plane.executor.task_observer import TaskObserver
@@ -145,7 +145,7 @@ class _TaskTrace(TaskObserver):
         for root in sorted(seen - {event["root"] for event in self._fresh}):
             self._note(root, "emitted")
 
-    def settled(self, outcomes: Sequence[Outcome]) -> None:
+    def settled(self, outcomes: Sequence[MessageOutcome]) -> None:
         """Note sampled messages whose trees have ended."""
         for outcome in outcomes:
             for root in self._sampled(outcome.root):

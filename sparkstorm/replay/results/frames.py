@@ -37,7 +37,7 @@ from sparkstorm.replay.results.types import (
 )
 from sparkstorm.replay.spark import SparkStages, WriteChunks
 from sparkstorm.replay.tasks.batches import is_batch, unpack_batch
-from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, REPORT, ROWS, Chunk, OpenChunk
+from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, REPORT, ROWS, EdgeChunk, OpenChunk
 
 _KEY_FIELD = "key{}"
 _LINES = pa.schema([("value", pa.string())])
@@ -328,7 +328,7 @@ def writing(
         for (_, kind), field in zip(whole, schema, strict=True)
     ]
 
-    def write(chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
+    def write(chunks: Iterable[EdgeChunk]) -> Iterator[pa.RecordBatch]:
         codec = Codec()
         for chunk in chunks:
             found = _columns(codec, chunk)
@@ -398,7 +398,7 @@ def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
         raise ReplayFailedError(f"result '{name}': {error}") from error
 
 
-def _columns(codec: Codec, chunk: Chunk) -> Sequence[Any]:
+def _columns(codec: Codec, chunk: EdgeChunk) -> Sequence[Any]:
     """Return a chunk's columns: lists of values or Arrow arrays."""
     if isinstance(chunk, OpenChunk):
         return [*chunk.columns, pa.repeat(pa.scalar(chunk.target, pa.int32()), chunk.rows)]

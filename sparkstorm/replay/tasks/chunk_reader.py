@@ -24,19 +24,19 @@ from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.windowing.settings import TimeSettings
 from sparkstorm.common.windowing.watermarks import NEVER
-from sparkstorm.replay.tasks.chunks import CLOCK, START, STATE, Chunk, unpack_rows
+from sparkstorm.replay.tasks.chunks import CLOCK, START, STATE, EdgeChunk, unpack_rows
 
 # Above the rows of any chunk, so that position in a source is one number.
 _STRIDE = 1 << 24
 # Rows gathered before the next sorting: each sorting walks all that wait for a later time.
 _LEAST_ROWS = 4096
 Keyed = tuple[int, int, int, tuple[Any, ...], Source]
-SourcesOf = Callable[[Chunk, Sequence[tuple[Any, ...]]], Iterable[Source]]
+SourcesOf = Callable[[EdgeChunk, Sequence[tuple[Any, ...]]], Iterable[Source]]
 """The source of every row of a chunk."""
 
 
 def rows_by_time(
-    codec: Codec, chunks: Iterable[Chunk], sources_of: SourcesOf
+    codec: Codec, chunks: Iterable[EdgeChunk], sources_of: SourcesOf
 ) -> Iterator[list[Any]]:
     """Yield one task's rows in the order of their times, in lists."""
     waiting = _Waiting()
@@ -56,7 +56,7 @@ def rows_by_time(
 class _Part(NamedTuple):
     """Rows of one chunk, column by column."""
 
-    chunk: Chunk
+    chunk: EdgeChunk
     values: list[tuple[Any, ...]]
     times: list[int]
     sources: Iterable[Source]
@@ -88,7 +88,7 @@ class _Waiting:
         newest = max(part.times, default=NEVER), part.chunk.source, part.chunk.seq
         self._newest = max(newest, self._newest) if self._size > len(part.values) else newest
 
-    def take_before(self, chunk: Chunk) -> list[Any]:
+    def take_before(self, chunk: EdgeChunk) -> list[Any]:
         """Remove and return rows that come before all of this chunk and of later ones: all such
         rows, or none yet of a few.
         """
@@ -143,8 +143,8 @@ class PartitionClocks:
         self._floors: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
     def take_out(
-        self, codec: Codec, chunks: Iterable[Chunk], component_by_task: Mapping[int, str]
-    ) -> Iterator[Chunk]:
+        self, codec: Codec, chunks: Iterable[EdgeChunk], component_by_task: Mapping[int, str]
+    ) -> Iterator[EdgeChunk]:
         """Take in the CLOCK chunks, which come first, and yield all others."""
         for chunk in chunks:
             if chunk.kind == CLOCK:
@@ -194,7 +194,9 @@ class PartitionClocks:
         return NEVER if newest_ms == NEVER else newest_ms - self._slack_ms
 
 
-def state_and_rest(codec: Codec, chunks: Iterable[Chunk]) -> tuple[Iterator[Any], Iterator[Chunk]]:
+def state_and_rest(
+    codec: Codec, chunks: Iterable[EdgeChunk]
+) -> tuple[Iterator[Any], Iterator[EdgeChunk]]:
     """Return the keys and values of one task's initial state, read lazily, and the chunks behind
     it.
 

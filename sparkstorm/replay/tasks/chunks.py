@@ -44,7 +44,7 @@ roots), and the source.
 """
 
 
-class Chunk(NamedTuple):
+class EdgeChunk(NamedTuple):
     """One cell of rows with its routing columns."""
 
     kind: int
@@ -58,7 +58,7 @@ class Chunk(NamedTuple):
     data: bytes
 
 
-class OpenChunk(Chunk):
+class OpenChunk(EdgeChunk):
     """A chunk of a state that does not leave its process: its columns instead of their bytes."""
 
     columns: list[Sequence[Any]]
@@ -90,7 +90,7 @@ def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
     return codec.pack([list(times) if is_timed else None, columns])
 
 
-def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
+def unpack_rows(codec: Codec, chunk: EdgeChunk) -> tuple[Iterable[tuple[Any, ...]], Iterable[int]]:
     """Return the values and the times of a chunk's rows."""
     if is_batch(chunk.data):
         return rows_of(unpack_batch(chunk.data)), repeat(chunk.first_ms, chunk.rows)
@@ -99,12 +99,12 @@ def unpack_rows(codec: Codec, chunk: Chunk) -> tuple[Iterable[tuple[Any, ...]], 
     return values, repeat(0, chunk.rows) if times is None else times
 
 
-def rows_in(codec: Codec, chunk: Chunk, source: Source) -> list[Any]:
+def rows_in(codec: Codec, chunk: EdgeChunk, source: Source) -> list[Any]:
     """Return a chunk's rows, of one source."""
     return list(zip(*unpack_rows(codec, chunk), repeat(source), strict=False))
 
 
-def piece_in(codec: Codec, chunk: Chunk, source: Source, types: Mapping[str, Any]) -> list[Any]:
+def piece_in(codec: Codec, chunk: EdgeChunk, source: Source, types: Mapping[str, Any]) -> list[Any]:
     """Return a chunk's rows as one piece, or as they are if no Arrow columns hold them."""
     if is_batch(chunk.data):
         return [(unpack_batch(chunk.data), chunk.first_ms, source)]
@@ -129,7 +129,7 @@ class ChunkWriter:
         self._seq = 0
         self.sizer = _chunk_sizer()
 
-    def edge(self, edge: OutEdge) -> Iterator[Chunk]:
+    def edge(self, edge: OutEdge) -> Iterator[EdgeChunk]:
         """Yield chunks of an edge's rows and pieces, in their order, and empty it."""
         source = edge.source
         if not edge.may_hold_pieces:
@@ -151,7 +151,7 @@ class ChunkWriter:
                     )
         edge.rows.clear()
 
-    def rows(self, target: int, sender: int, stream: str, rows: list[Any]) -> Iterator[Chunk]:
+    def rows(self, target: int, sender: int, stream: str, rows: list[Any]) -> Iterator[EdgeChunk]:
         """Yield chunks of these rows and empty the list."""
         for part in self.sizer.parts(rows):
             data = pack_rows(self._codec, part, self._is_timed)
@@ -159,7 +159,7 @@ class ChunkWriter:
             yield self._chunk(ROWS, target, part[0][1], sender, stream, len(part), data)
         rows.clear()
 
-    def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[Chunk]:
+    def state(self, kind: int, task: int, pairs: Iterable[Sequence[Any]]) -> Iterator[EdgeChunk]:
         """Yield chunks of a task's keys and values, read lazily."""
         sizer = _chunk_sizer()
         rest = iter(pairs)
@@ -168,7 +168,7 @@ class ChunkWriter:
             sizer.learn(len(part), len(data))
             yield self._chunk(kind, task, 0, task, "", len(part), data)
 
-    def columns(self, task: int, keys: Sequence[Any], values: Sequence[Any]) -> Iterator[Chunk]:
+    def columns(self, task: int, keys: Sequence[Any], values: Sequence[Any]) -> Iterator[EdgeChunk]:
         """Yield chunks of a task's final keys and values that do not leave this process."""
         for start in range(0, len(keys), _MOST_ROWS):
             part = [keys[start : start + _MOST_ROWS], values[start : start + _MOST_ROWS]]
@@ -176,15 +176,15 @@ class ChunkWriter:
             chunk.columns = part
             yield chunk
 
-    def clock(self, target: int, sender: int, stream: str, newest_ms: int) -> Chunk:
+    def clock(self, target: int, sender: int, stream: str, newest_ms: int) -> EdgeChunk:
         """Return a CLOCK chunk: the newest time of a sender's rows."""
         return self._chunk(CLOCK, target, 0, sender, stream, 1, self._codec.pack(newest_ms))
 
-    def dead(self, sender: int, data: bytes) -> Chunk:
+    def dead(self, sender: int, data: bytes) -> EdgeChunk:
         """Return a chunk of one dead letter."""
         return self._chunk(DEAD, KEPT, 0, sender, "", 1, data)
 
-    def report(self, evidence: list[Any]) -> Chunk:
+    def report(self, evidence: list[Any]) -> EdgeChunk:
         """Return a REPORT chunk: what the tasks of one partition did."""
         return self._chunk(REPORT, KEPT, 0, KEPT, "", 1, self._codec.pack(evidence))
 
@@ -197,6 +197,8 @@ class ChunkWriter:
         stream: str,
         count: int,
         data: bytes,
-    ) -> Chunk:
+    ) -> EdgeChunk:
         self._seq += 1
-        return Chunk(kind, target, first_ms, self._source, self._seq, sender, stream, count, data)
+        return EdgeChunk(
+            kind, target, first_ms, self._source, self._seq, sender, stream, count, data
+        )

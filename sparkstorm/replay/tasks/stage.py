@@ -52,8 +52,8 @@ from sparkstorm.replay.tasks.chunk_reader import PartitionClocks, rows_by_time, 
 from sparkstorm.replay.tasks.chunks import (
     KEPT_STATE,
     KEPT_TIME,
-    Chunk,
     ChunkWriter,
+    EdgeChunk,
     Row,
     piece_in,
     rows_in,
@@ -84,14 +84,14 @@ class StageRun:
 
     def over_data(
         self, partition: int, batches: Iterable[TimedRows | pa.RecordBatch]
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[EdgeChunk]:
         """Run a spout's data through the bolts of its stage; batches are rows in order, Arrow
         batches in a replay without times.
         """
         tasks = _Partition(self, partition)
         return tasks.execute(tasks.spread_data(batches))
 
-    def over_chunks(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    def over_chunks(self, chunks: Iterable[EdgeChunk]) -> Iterator[EdgeChunk]:
         """Run the tasks of a stage over chunks of other stages; chunks come sorted, task by task,
         each with a START.
         """
@@ -102,7 +102,7 @@ class StageRun:
 
     def over_divided(
         self, feed: Feed, partition: int, batches: Iterable[TimedRows | pa.RecordBatch]
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[EdgeChunk]:
         """Run one task of a bolt over rows of data that Spark's shuffle has brought to it: in the
         order of their times, if any.
         """
@@ -260,7 +260,7 @@ class _Partition:
 
     # -- running -----------------------------------------------------------------------------------
 
-    def execute(self, parts: Iterable[int]) -> Iterator[Chunk]:
+    def execute(self, parts: Iterable[int]) -> Iterator[EdgeChunk]:
         """Run all tasks to their ends; `parts` takes in input and yields the number of rows after
         every part of it.
         """
@@ -269,7 +269,7 @@ class _Partition:
             yield from self._cut()
         yield from self._end()
 
-    def take_chunks(self, chunks: Iterator[Chunk]) -> Iterator[int]:
+    def take_chunks(self, chunks: Iterator[EdgeChunk]) -> Iterator[int]:
         """Load the initial state, then run the first bolt's task over chunks of other stages."""
         head = self._mine[self._stage.bolts[0]][0]
         pairs, rest = state_and_rest(self._codec, chunks)
@@ -326,7 +326,7 @@ class _Partition:
             route.spread(values, at_ms or 0, unused)
             unused.clear()
 
-    def _feed_head(self, run: ReplayTask, chunks: Iterator[Chunk]) -> Iterator[int]:
+    def _feed_head(self, run: ReplayTask, chunks: Iterator[EdgeChunk]) -> Iterator[int]:
         """Run the first bolt's task over chunks of other stages, in order; yield the number of rows
         after every batch.
         """
@@ -356,13 +356,15 @@ class _Partition:
             run.execute(part)
             yield count_rows(part) if run.takes_pieces else len(part)
 
-    def _piece(self, chunk: Chunk, types: Mapping[str, Any]) -> list[Any]:
+    def _piece(self, chunk: EdgeChunk, types: Mapping[str, Any]) -> list[Any]:
         source = self.source(chunk.sender, chunk.stream)
         return (rows_in if chunk.stream == COMBINED_STREAM else partial(piece_in, types=types))(
             self._codec, chunk, source
         )
 
-    def _with_senders_noted(self, run: ReplayTask, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    def _with_senders_noted(
+        self, run: ReplayTask, chunks: Iterable[EdgeChunk]
+    ) -> Iterator[EdgeChunk]:
         """Yield the chunks and note their senders."""
         for chunk in chunks:
             self._note(run, self.source(chunk.sender, chunk.stream))
@@ -445,7 +447,7 @@ class _Partition:
             rows.sort(key=itemgetter(1))
         return rows
 
-    def _cut(self, whole: bool = False) -> Iterator[Chunk]:
+    def _cut(self, whole: bool = False) -> Iterator[EdgeChunk]:
         """Flush output buffers for other stages and results as chunks: all of them if `whole`, else
         only full ones.
         """
@@ -466,7 +468,7 @@ class _Partition:
             yield self._writer.dead(task, letter)
         self._timeless.clear()
 
-    def _opening_marks(self) -> Iterator[Chunk]:
+    def _opening_marks(self) -> Iterator[EdgeChunk]:
         """Yield a mark for the time before a task's first row, which its receivers read before all
         rows.
 
@@ -491,7 +493,7 @@ class _Partition:
                         target.task, source.task, source.channel, [(values, 0, source)]
                     )
 
-    def _chunks_of(self, edge: OutEdge) -> Iterator[Chunk]:
+    def _chunks_of(self, edge: OutEdge) -> Iterator[EdgeChunk]:
         # Before the rows that could not be combined: these have met what is combined, as live.
         if edge.combiner is not None:
             yield from self._writer.rows(
@@ -502,7 +504,7 @@ class _Partition:
         except CodecError as error:
             raise edge.unpackable(self._codec, error) from error
 
-    def _end(self) -> Iterator[Chunk]:
+    def _end(self) -> Iterator[EdgeChunk]:
         """End every task, flush all output and the final states, and report."""
         is_open = self._settings.open_end is not None
         for run in self._runs.values():
@@ -525,7 +527,7 @@ class _Partition:
             yield self._writer.report(evidence.as_list())
         self._stage_run.report(evidence)
 
-    def _state_of(self, task: int, component: str, state: MemoryState) -> Iterator[Chunk]:
+    def _state_of(self, task: int, component: str, state: MemoryState) -> Iterator[EdgeChunk]:
         if not self._stage_run.packs_state:
             yield from self._writer.columns(task, *state.columns())
             return
@@ -564,6 +566,6 @@ class _Partition:
                     yield task, output, output.clock
 
     def _sources_of(
-        self, clocks: PartitionClocks, chunk: Chunk, values: Sequence[tuple[Any, ...]]
+        self, clocks: PartitionClocks, chunk: EdgeChunk, values: Sequence[tuple[Any, ...]]
     ) -> Iterable[Source]:
         return clocks.sources(self.source(chunk.sender, chunk.stream), chunk.source, values)

@@ -65,7 +65,7 @@ _THREADS_PATIENCE_SECS = 10.0
 
 
 @dataclass(slots=True)
-class Counts:
+class ReplayCounts:
     """Counters of one task."""
 
     prepared: int = 0
@@ -145,7 +145,7 @@ class ReplayTask(Task):
         emitter.timed_outputs = outputs.timed_outputs
         state = _state(codec, mode) if isinstance(bolt, Stateful) else None
         super().__init__(outputs.task, outputs.component, bolt, emitter, state)
-        self.counts = Counts()
+        self.counts = ReplayCounts()
         self._dead: list[bytes] = []
         self._codec = codec
         self._mode = mode

@@ -14,8 +14,8 @@ from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
     JStormComponent,
+    PlannedWorker,
     SupervisorPorts,
-    WorkerPlan,
     flag,
 )
 from sparkstorm.control_plane.scheduling.jstorm.scheduler import (
@@ -156,7 +156,7 @@ def _is_offered(node: str, cluster: ClusterView) -> bool:
 
 def _old_workers(
     topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView
-) -> tuple[WorkerPlan, ...]:
+) -> tuple[PlannedWorker, ...]:
     if previous is None or (
         previous.reason is ScheduleReason.SUBMISSION and not flag(topology.conf, USE_OLD_KEY)
     ):
@@ -167,7 +167,7 @@ def _old_workers(
             tasks_by_slot.setdefault(slot, set()).add(executor.first_task)
     hosts = previous.host_by_node
     return tuple(
-        WorkerPlan(
+        PlannedWorker(
             slot.node,
             cluster.host_of(slot.node) or hosts.get(slot.node, ""),
             slot.port,

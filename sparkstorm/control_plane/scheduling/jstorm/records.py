@@ -46,7 +46,7 @@ class JStormComponent:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlan:
+class PlannedWorker:
     """A worker with its tasks; memory in bytes, cpu in slots (JStorm's ResourceWorkerSlot)."""
 
     node: str
@@ -74,7 +74,7 @@ class AssignContext:
     component_by_task: Mapping[int, str]
     conf: Conf = field(default_factory=dict)
     is_reassign: bool = False
-    old_workers: tuple[WorkerPlan, ...] = ()
+    old_workers: tuple[PlannedWorker, ...] = ()
     dead_tasks: frozenset[int] = frozenset()
     unstopped_tasks: frozenset[int] = frozenset()
     # filled with the reasons, if set

@@ -8,10 +8,10 @@ from sparkstorm.control_plane.scheduling.jstorm.records import (
     MASTER,
     AssignContext,
     AssignType,
-    WorkerPlan,
+    PlannedWorker,
     flag,
 )
-from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.slots import JStormSlot
 from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler, master_task
 from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, WorkerScheduler
 
@@ -41,7 +41,7 @@ def num_workers(context: AssignContext) -> int:
     return _wanted_workers(context) + (masters if has_single_master(context) else 0)
 
 
-def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
+def assign_tasks(context: AssignContext) -> list[PlannedWorker]:
     """Return the topology's workers by (host, port), kept ones included; a plan without side
     effects (S0.106).
 
@@ -76,7 +76,7 @@ def assign_tasks(context: AssignContext) -> list[WorkerPlan]:
     return sorted(plans.values(), key=lambda plan: plan.order)
 
 
-def living_workers(context: AssignContext) -> list[WorkerPlan]:
+def living_workers(context: AssignContext) -> list[PlannedWorker]:
     """Return the old workers that stay where they are."""
     known = _without_unknown_tasks(context)
     return [*_unstopped_workers(known), *_workers_to_keep(known, _tasks_without_place(known))]
@@ -93,7 +93,7 @@ def _without_unknown_tasks(context: AssignContext) -> AssignContext:
     return replace(context, old_workers=tuple(worker for worker in cleaned if worker.tasks))
 
 
-def _unstopped_workers(context: AssignContext) -> list[WorkerPlan]:
+def _unstopped_workers(context: AssignContext) -> list[PlannedWorker]:
     """Return workers on lost supervisors with the tasks that still run there; their other tasks
     need a place.
     """
@@ -140,12 +140,14 @@ def _tasks_to_assign(context: AssignContext) -> set[int]:
     return dead & everything
 
 
-def _workers_to_keep(context: AssignContext, need: set[int]) -> list[WorkerPlan]:
+def _workers_to_keep(context: AssignContext, need: set[int]) -> list[PlannedWorker]:
     stay = context.component_by_task.keys() - context.unstopped_tasks - need
     return [worker for worker in context.old_workers if worker.tasks <= stay] if stay else []
 
 
-def _set_master_memory(context: AssignContext, slots: Iterable[Slot], master: int | None) -> None:
+def _set_master_memory(
+    context: AssignContext, slots: Iterable[JStormSlot], master: int | None
+) -> None:
     memory = context.conf.get(MASTER_MEMORY_KEY)
     for slot in slots:
         if memory is not None and master in (slot.tasks or ()):

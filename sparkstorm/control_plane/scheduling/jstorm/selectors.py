@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from sparkstorm.control_plane.scheduling.jstorm.records import JStormComponent
-from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.slots import JStormSlot
 
 Key: TypeAlias = tuple[int, int, int, int, int, int, str, int, str]
 
@@ -30,20 +30,20 @@ class PlacedTasks:
 
     def __init__(
         self,
-        slots: Iterable[Slot],
+        slots: Iterable[JStormSlot],
         near: Mapping[str, set[str]],
         component_by_task: Mapping[int, str],
     ) -> None:
         self._near = near
-        self.slots_by_node: dict[str | None, list[Slot]] = {}
-        self._on_worker: dict[Slot, dict[str, int]] = {}
+        self.slots_by_node: dict[str | None, list[JStormSlot]] = {}
+        self._on_worker: dict[JStormSlot, dict[str, int]] = {}
         self._on_node: dict[str | None, dict[str, int]] = {}
         for slot in slots:
             self.slots_by_node.setdefault(slot.node, []).append(slot)
             for task in slot.tasks or ():
                 self.count(component_by_task[task], slot)
 
-    def count(self, component: str, slot: Slot) -> None:
+    def count(self, component: str, slot: JStormSlot) -> None:
         """Count one more task of a component on a worker."""
         for counts in (
             self._on_worker.setdefault(slot, {}),
@@ -55,7 +55,7 @@ class PlacedTasks:
         """Return the number of tasks of a component on a supervisor."""
         return self._on_node.get(node, {}).get(component, 0)
 
-    def key(self, slot: Slot, component: str, is_system: bool) -> Key:
+    def key(self, slot: JStormSlot, component: str, is_system: bool) -> Key:
         """Return the sort key: fewest of the component, fewest tasks, most neighbours (users'
         components); worker before node.
         """
@@ -79,7 +79,7 @@ class Chooser:
     """
 
     def __init__(
-        self, placed: PlacedTasks, pool: Mapping[Slot, int], component: str, is_system: bool
+        self, placed: PlacedTasks, pool: Mapping[JStormSlot, int], component: str, is_system: bool
     ) -> None:
         self.component = component
         self._placed = placed
@@ -90,7 +90,7 @@ class Chooser:
         self._heap = [(key, self._rank[slot], slot) for slot, key in self._keys.items()]
         heapq.heapify(self._heap)
 
-    def best(self) -> Slot | None:
+    def best(self) -> JStormSlot | None:
         """Return the best worker of the pool; None when the pool is empty."""
         while self._heap:
             key, _, slot = self._heap[0]

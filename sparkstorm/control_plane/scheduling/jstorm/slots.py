@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.common.errors import FailedAssignTopologyError, InvalidConfigError, show
-from sparkstorm.control_plane.scheduling.jstorm.records import AssignContext, WorkerPlan
+from sparkstorm.control_plane.scheduling.jstorm.records import AssignContext, PlannedWorker
 
 USER_DEFINED_KEY = "use.userdefine.assignment"
 MOST_PORT = 65_535
@@ -17,7 +17,7 @@ MOST_DIGITS = 30
 
 
 @dataclass(slots=True, eq=False)
-class Slot:
+class JStormSlot:
     """A worker that is being placed: it may name a host, or a node, before it has one."""
 
     node: str | None = None
@@ -30,7 +30,7 @@ class Slot:
     placed_by: str = ""
 
     @classmethod
-    def of(cls, plan: WorkerPlan) -> "Slot":
+    def of(cls, plan: PlannedWorker) -> "JStormSlot":
         """Return a slot like an old worker, tasks included."""
         return cls(
             plan.node, plan.host, plan.port, set(plan.tasks), plan.memory_bytes, plan.cpu, plan.jvm
@@ -48,11 +48,11 @@ class Slot:
         """Tasks given to it so far."""
         return len(self.tasks or ())
 
-    def plan(self) -> WorkerPlan:
+    def plan(self) -> PlannedWorker:
         """Return the finished worker; FailedAssignTopologyError when it was never placed."""
         if self.node is None or self.host is None:
             raise FailedAssignTopologyError("a worker was left without a supervisor")
-        return WorkerPlan(
+        return PlannedWorker(
             self.node,
             self.host,
             self.port,
@@ -75,7 +75,7 @@ class Definition:
     cpu: int
     jvm: str | None
 
-    def describes(self, worker: WorkerPlan, component_by_task: Mapping[int, str]) -> bool:
+    def describes(self, worker: PlannedWorker, component_by_task: Mapping[int, str]) -> bool:
         """Return whether a running worker matches the definition."""
         counts: dict[str, int] = {}
         for task in worker.tasks:
@@ -161,8 +161,8 @@ def _definition(value: object, where: str) -> Definition:
 
 
 def defined_slots(
-    context: AssignContext, unstopped: Iterable[WorkerPlan], is_new: bool
-) -> list[Slot]:
+    context: AssignContext, unstopped: Iterable[PlannedWorker], is_new: bool
+) -> list[JStormSlot]:
     """Return slots for the user's definitions with tasks in order; definitions without tasks are
     left out (S0.83).
     """
@@ -186,6 +186,8 @@ def defined_slots(
             unused[component] = left[max(count, 0) :]
         if tasks:
             slots.append(
-                Slot(each.node, each.host, each.port, tasks, each.memory_bytes, each.cpu, each.jvm)
+                JStormSlot(
+                    each.node, each.host, each.port, tasks, each.memory_bytes, each.cpu, each.jvm
+                )
             )
     return slots

@@ -10,11 +10,11 @@ from sparkstorm.control_plane.scheduling.jstorm.records import (
     SYSTEM,
     AssignContext,
     AssignType,
-    WorkerPlan,
+    PlannedWorker,
     flag,
 )
 from sparkstorm.control_plane.scheduling.jstorm.selectors import Chooser, PlacedTasks, relationship
-from sparkstorm.control_plane.scheduling.jstorm.slots import Slot
+from sparkstorm.control_plane.scheduling.jstorm.slots import JStormSlot
 
 DIFFER_NODE_KEY = "task.on.differ.node"
 
@@ -31,7 +31,7 @@ class TaskScheduler:
         self,
         context: AssignContext,
         tasks: set[int],
-        slots: list[Slot],
+        slots: list[JStormSlot],
         single_master: bool,
         master: int | None,
     ) -> None:
@@ -46,8 +46,8 @@ class TaskScheduler:
         )
         self._slot_at = {(slot.host, slot.port): slot for slot in slots}
         self._slot_of_node = {(slot.node, slot.port): slot for slot in slots}
-        self._pool: dict[Slot, int] = {slot: slot.num_tasks for slot in ordered}
-        self._done: list[Slot] = []
+        self._pool: dict[JStormSlot, int] = {slot: slot.num_tasks for slot in ordered}
+        self._done: list[JStormSlot] = []
         self._num_workers = len(slots)
         self._average = self._left_over = 0
         self._chooser: Chooser | None = None
@@ -81,7 +81,7 @@ class TaskScheduler:
         if num_tasks >= 0 and self._num_workers > 0:
             self._average, self._left_over = divmod(num_tasks, self._num_workers)
 
-    def _place_master(self, chosen: Slot | None) -> None:
+    def _place_master(self, chosen: JStormSlot | None) -> None:
         """Give the topology master an empty worker of its own; FailedAssignTopologyError if there
         is none.
         """
@@ -92,9 +92,9 @@ class TaskScheduler:
         self._give_master(chosen, self._master)
         self._num_workers -= 1
 
-    def _empty_slot(self, is_allowed: Callable[[Slot], bool]) -> Slot | None:
+    def _empty_slot(self, is_allowed: Callable[[JStormSlot], bool]) -> JStormSlot | None:
         """Return an empty worker on the supervisor with most of the topology's workers, or None."""
-        chosen: Slot | None = None
+        chosen: JStormSlot | None = None
         most = 0
         for slot in self._pool:
             mates = self._placed.slots_by_node[slot.node]
@@ -124,20 +124,20 @@ class TaskScheduler:
         if empty is not None:  # otherwise the selectors place it beside other tasks
             self._place_master(empty)
 
-    def _slot_like(self, worker: WorkerPlan) -> Slot | None:
+    def _slot_like(self, worker: PlannedWorker) -> JStormSlot | None:
         """Return the slot of an old worker: its supervisor's, else the port's on its host, whose
         supervisor may have begun anew under another id.
         """
         own = self._slot_of_node.get((worker.node, worker.port))
         return own or self._slot_at.get((worker.host, worker.port))
 
-    def _is_taken(self, slot: Slot) -> bool:
+    def _is_taken(self, slot: JStormSlot) -> bool:
         """Return whether a worker has tasks, which the master must not replace (defect 18 of the
         comparison).
         """
         return bool(slot.tasks)
 
-    def _give_master(self, slot: Slot, master: int) -> None:
+    def _give_master(self, slot: JStormSlot, master: int) -> None:
         if self._context.reason_by_task is not None:
             self._context.reason_by_task[master] = (
                 f"the topology master has a worker of its own; {slot.placed_by}"
@@ -176,7 +176,7 @@ class TaskScheduler:
         self._retire_kept([worker for worker in old if worker not in with_master], num_tasks)
         self._tasks -= kept
 
-    def _retire_kept(self, workers: Iterable[WorkerPlan], num_tasks: int) -> None:
+    def _retire_kept(self, workers: Iterable[PlannedWorker], num_tasks: int) -> None:
         slots = [self._slot_like(worker) for worker in workers]
         waiting = [slot for slot in dict.fromkeys(slots) if slot is not None]
         while True:
@@ -190,13 +190,13 @@ class TaskScheduler:
             num_tasks -= sum(slot.num_tasks for slot in full)  # this round's only (defect 12)
             self._share_out(num_tasks)
 
-    def _is_full(self, slot: Slot) -> bool:
+    def _is_full(self, slot: JStormSlot) -> bool:
         quota = self._average if self._left_over <= 0 else self._average + 1
         return slot.tasks is not None and len(slot.tasks) >= quota
 
     # -- task by task ------------------------------------------------------------------------------
 
-    def assign(self) -> list[Slot]:
+    def assign(self) -> list[JStormSlot]:
         """Assign every task: differ-node components first, then users' components, then system
         components.
         """
@@ -236,7 +236,7 @@ class TaskScheduler:
         self._retire_if_full(slot)
         self._chooser.touched(slot.node)
 
-    def _chosen_words(self, component: str, slot: Slot) -> str:
+    def _chosen_words(self, component: str, slot: JStormSlot) -> str:
         """Return the reason for a chosen worker: the numbers that the selectors compared."""
         own, own_on_node, tasks, tasks_on_node, near, near_on_node, *_ = self._placed.key(
             slot, component, component in SYSTEM
@@ -247,17 +247,17 @@ class TaskScheduler:
             f"{slot.placed_by}"
         )
 
-    def _add(self, task: int, slot: Slot) -> None:
+    def _add(self, task: int, slot: JStormSlot) -> None:
         slot.tasks = slot.tasks if slot.tasks is not None else set()
         slot.tasks.add(task)
         self._pool[slot] += 1
         self._placed.count(self._context.component_by_task[task], slot)
 
-    def _retire_if_full(self, slot: Slot) -> list[Slot]:
+    def _retire_if_full(self, slot: JStormSlot) -> list[JStormSlot]:
         """Remove full workers from the pool and return them: this one by its quota, average ones if
         no task is left over.
         """
-        retired: list[Slot] = []
+        retired: list[JStormSlot] = []
         if self._left_over <= 0:
             if self._pool[slot] >= self._average:
                 retired.append(slot)

@@ -10,11 +10,11 @@ from sparkstorm.common.errors import FailedAssignTopologyError
 from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
+    PlannedWorker,
     SupervisorPorts,
-    WorkerPlan,
     flag,
 )
-from sparkstorm.control_plane.scheduling.jstorm.slots import Slot, defined_slots
+from sparkstorm.control_plane.scheduling.jstorm.slots import JStormSlot, defined_slots
 
 ISOLATION_KEY = "isolation.scheduler.machines"
 USE_OLD_KEY = "use.old.assignment"
@@ -61,7 +61,10 @@ class WorkerScheduler:
     """JStorm's WorkerScheduler for one topology."""
 
     def __init__(
-        self, context: AssignContext, supervisors: Sequence[Ports], unstopped: Iterable[WorkerPlan]
+        self,
+        context: AssignContext,
+        supervisors: Sequence[Ports],
+        unstopped: Iterable[PlannedWorker],
     ) -> None:
         self._context = context
         self._unstopped = list(unstopped)
@@ -72,7 +75,7 @@ class WorkerScheduler:
             supervisors
         )
 
-    def available_workers(self, need: set[int], count: int) -> list[Slot]:
+    def available_workers(self, need: set[int], count: int) -> list[JStormSlot]:
         """Return `count` placed workers; tasks that are already assigned to them are removed from
         `need` (S0.82-S0.90).
         """
@@ -88,30 +91,30 @@ class WorkerScheduler:
                 "Too many workers are required for user define or old assignments. "
                 f"workersNum={count}, assignedWorkersNum={len(slots)}"
             )
-        slots += [Slot() for _ in range(count - len(slots))]
+        slots += [JStormSlot() for _ in range(count - len(slots))]
         place(slots, self._supervisors)
         self._set_memory_and_cpu(slots)
         return slots
 
-    def _wanted_slots(self, need: set[int], count: int) -> list[Slot]:
+    def _wanted_slots(self, need: set[int], count: int) -> list[JStormSlot]:
         context = self._context
-        slots: list[Slot] = []
+        slots: list[JStormSlot] = []
         is_new = context.assign_type is AssignType.NEW
         defined = _accept(defined_slots(context, self._unstopped, is_new), need, slots, count)
         self._explain(defined, "a worker of use.userdefine.assignment lists it")
         old = sorted(context.old_workers, key=lambda worker: worker.order)
         if flag(context.conf, USE_OLD_KEY):
-            taken = _accept([Slot.of(worker) for worker in old], need, slots, count)
+            taken = _accept([JStormSlot.of(worker) for worker in old], need, slots, count)
             self._explain(taken, "it stays with its old worker (use.old.assignment)")
         elif context.assign_type is AssignType.REBALANCE and not context.is_reassign:
-            slots += [Slot(worker.node, worker.host, worker.port) for worker in old[:count]]
+            slots += [JStormSlot(worker.node, worker.host, worker.port) for worker in old[:count]]
         return slots
 
     def _explain(self, tasks: Iterable[int], words: str) -> None:
         if self._context.reason_by_task is not None:
             self._context.reason_by_task.update(dict.fromkeys(tasks, words))
 
-    def _set_memory_and_cpu(self, slots: Iterable[Slot]) -> None:
+    def _set_memory_and_cpu(self, slots: Iterable[JStormSlot]) -> None:
         memory = int(self._context.conf.get(MEMORY_KEY) or 0)
         cpu = int(self._context.conf.get(CPU_KEY) or 0)
         for slot in slots:
@@ -121,7 +124,9 @@ class WorkerScheduler:
                 slot.cpu = cpu if cpu > 0 else 1
 
 
-def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count: int) -> set[int]:
+def _accept(
+    candidates: Iterable[JStormSlot], need: set[int], slots: list[JStormSlot], count: int
+) -> set[int]:
     """Add candidates whose tasks all need a place, or none if there are too many; return their
     tasks.
     """
@@ -139,7 +144,7 @@ def _accept(candidates: Iterable[Slot], need: set[int], slots: list[Slot], count
     return set()
 
 
-def place(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
+def place(slots: Sequence[JStormSlot], supervisors: Sequence[Ports]) -> None:
     """Place workers with a named host, then the others by load; FailedAssignTopologyError if ports
     run out (S0.91-S0.96).
     """
@@ -160,7 +165,7 @@ def place(slots: Sequence[Slot], supervisors: Sequence[Ports]) -> None:
         )
 
 
-def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None:
+def _place_on_hosts(slots: Iterable[JStormSlot], supervisors: Iterable[Ports]) -> None:
     """Place workers on their named host if a port is free there; otherwise they are placed by
     load.
     """
@@ -187,14 +192,14 @@ def _place_on_hosts(slots: Iterable[Slot], supervisors: Iterable[Ports]) -> None
             slot.placed_by = "the worker is on the host that it names"
 
 
-def _settle(slot: Slot, home: Ports) -> None:
+def _settle(slot: JStormSlot, home: Ports) -> None:
     slot.host, slot.node, slot.port = home.host, home.id, home.take(home.free[0])
     slot.placed_by = (
         "the worker went to the supervisor whose turn it was, those with most free ports first"
     )
 
 
-def _place_by_load(slots: Sequence[Slot], supervisors: list[Ports]) -> None:
+def _place_by_load(slots: Sequence[JStormSlot], supervisors: list[Ports]) -> None:
     """Place workers round robin on supervisors below the expected average; the overloaded ones take
     the rest.
 
@@ -222,7 +227,9 @@ def _place_by_load(slots: Sequence[Slot], supervisors: list[Ports]) -> None:
     _place_in_turn(slot, waiting, overloaded)
 
 
-def _place_in_turn(slot: Slot | None, waiting: Iterator[Slot], supervisors: list[Ports]) -> None:
+def _place_in_turn(
+    slot: JStormSlot | None, waiting: Iterator[JStormSlot], supervisors: list[Ports]
+) -> None:
     at = 0
     while slot is not None and supervisors:
         at = at if at < len(supervisors) else 0
@@ -233,5 +240,5 @@ def _place_in_turn(slot: Slot | None, waiting: Iterator[Slot], supervisors: list
         slot = _next_homeless(waiting)
 
 
-def _next_homeless(waiting: Iterator[Slot]) -> Slot | None:
+def _next_homeless(waiting: Iterator[JStormSlot]) -> JStormSlot | None:
     return next((slot for slot in waiting if slot.node is None), None)

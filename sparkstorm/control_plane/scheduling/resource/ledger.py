@@ -12,7 +12,7 @@ from sparkstorm.control_plane.scheduling.resource.resources import (
     CPU,
     MEMORY,
     Requests,
-    Shape,
+    ResourceShape,
     Vector,
     minus,
     plus,
@@ -26,7 +26,7 @@ class ResourceLedger:
 
     def __init__(self, cluster: ClusterView) -> None:
         self.cluster = cluster
-        self.shape = Shape(cluster.supervisors.values(), cluster.topologies.values())
+        self.shape = ResourceShape(cluster.supervisors.values(), cluster.topologies.values())
         parts = (part for each in cluster.topologies.values() for part in each.components)
         self.shares_memory = any(RequestSettings.of_partial(part.conf).shared for part in parts)
         self.min_cpu = float(ResourceAwareSettings.of_partial(cluster.conf).min_cpu)

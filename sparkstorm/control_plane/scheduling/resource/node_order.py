@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sparkstorm.control_plane.scheduling.records import TopologyView
 from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.control_plane.scheduling.resource.resources import FIRST_GENERIC, Request
+from sparkstorm.control_plane.scheduling.resource.resources import FIRST_GENERIC, ResourceRequest
 from sparkstorm.control_plane.scheduling.settings import StrategySettings
 
 DEFAULT_RACK = "/default-rack"
@@ -28,7 +28,11 @@ class NodeSort(Enum):
 
 
 def ranked(
-    names: Sequence[str], available: Floats, held: Ints, request: Request | None, sort: NodeSort
+    names: Sequence[str],
+    available: Floats,
+    held: Ints,
+    request: ResourceRequest | None,
+    sort: NodeSort,
 ) -> list[str]:
     """Return the names by executors held, then by share of the free resources.
 
@@ -135,7 +139,7 @@ class NodeOrder:
         nodes: NodeMap,
         preferences: Preferences,
         held: Ints,
-        request: Request | None,
+        request: ResourceRequest | None,
         sort: NodeSort,
     ) -> None:
         self._nodes = nodes

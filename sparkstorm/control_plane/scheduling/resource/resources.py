@@ -86,7 +86,7 @@ def _system_requests(conf: Conf, kind: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ResourceRequest:
     """Request of one executor; `vector` counts both kinds of memory together."""
 
     on_heap: float
@@ -104,7 +104,7 @@ class Load:
     vector: Vector
     heap: float = 0.0
 
-    def plus(self, request: Request) -> "Load":
+    def plus(self, request: ResourceRequest) -> "Load":
         """Return the load with one more executor."""
         return Load(tuple(map(add, self.vector, request.vector)), self.heap + request.on_heap)
 
@@ -115,7 +115,7 @@ class Load:
         return (*self.vector[:CPU], min_cpu, *self.vector[CPU + 1 :])
 
 
-class Shape:
+class ResourceShape:
     """Names of the generic resources of a round, which give every vector its length."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Shape:
         plain = (offered.get("memory.mb", 0.0), offered.get("cpu.pcore.percent", 0.0))
         return (*plain, *(offered.get(name, 0.0) for name in self.generic))
 
-    def request(self, topology: TopologyView, component: ComponentView) -> Request:
+    def request(self, topology: TopologyView, component: ComponentView) -> ResourceRequest:
         """Return the request of one executor of a component; system components use the topology's
         defaults.
         """
@@ -148,7 +148,7 @@ class Shape:
         on_heap = wanted.get("onheap.memory.mb", 0.0)
         off_heap = wanted.get("offheap.memory.mb", 0.0)
         generic = (wanted.get(name, 0.0) for name in self.generic)
-        return Request(
+        return ResourceRequest(
             on_heap, off_heap, (on_heap + off_heap, wanted.get("cpu.pcore.percent", 0.0), *generic)
         )
 
@@ -213,16 +213,16 @@ def _total(amounts: Iterable[float]) -> float:
 class Requests:
     """Requests of one topology, by executor."""
 
-    def __init__(self, topology: TopologyView, shape: Shape) -> None:
+    def __init__(self, topology: TopologyView, shape: ResourceShape) -> None:
         self._shape = shape
         self.shared = SharedRegions(topology)
-        self._by_executor: dict[ExecutorId, Request] = {}
+        self._by_executor: dict[ExecutorId, ResourceRequest] = {}
         for component in topology.components:
             request = shape.request(topology, component)
             self._by_executor.update(dict.fromkeys(component.executors, request))
         self.total = self.sum(topology.executors)
 
-    def of(self, executor: ExecutorId) -> Request:
+    def of(self, executor: ExecutorId) -> ResourceRequest:
         """Return the request of one of the topology's executors."""
         return self._by_executor[executor]
 

@@ -11,7 +11,11 @@ from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.control_plane.scheduling.resource.node_order import NodeMap
 from sparkstorm.control_plane.scheduling.resource.priorities import POOLS_KEY, priority_order
 from sparkstorm.control_plane.scheduling.resource.resources import MEMORY, Vector, minus, plus
-from sparkstorm.control_plane.scheduling.resource.search import Outcome, Result, SearchOptions
+from sparkstorm.control_plane.scheduling.resource.search import (
+    SearchOptions,
+    SearchOutcome,
+    SearchResult,
+)
 from sparkstorm.control_plane.scheduling.resource.strategies import Strategy, strategy_of
 from sparkstorm.control_plane.scheduling.settings import ResourceAwareSettings
 from sparkstorm.control_plane.scheduling.view import ClusterView
@@ -168,14 +172,14 @@ class _Placing:
             result = (
                 strategy.search()
                 if need.can_schedule()
-                else Result(Outcome.NOT_ENOUGH_RESOURCES, "")
+                else SearchResult(SearchOutcome.NOT_ENOUGH_RESOURCES, "")
             )
-            if result.outcome is Outcome.SUCCESS:
+            if result.outcome is SearchOutcome.SUCCESS:
                 self._commit(strategy.attempt)
                 return f"Running - {result.text}"
             need.failed(strategy.attempt)
             strategy.attempt.undo()
-            if result.outcome is not Outcome.NOT_ENOUGH_RESOURCES:
+            if result.outcome is not SearchOutcome.NOT_ENOUGH_RESOURCES:
                 return f"{result.outcome.value}: {result.text}"
             if not self._evict(need):
                 return (

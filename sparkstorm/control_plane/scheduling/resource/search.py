@@ -18,7 +18,7 @@ from sparkstorm.control_plane.scheduling.resource.resources import CPU, MEMORY
 from sparkstorm.control_plane.scheduling.settings import MachineSettings
 
 
-class Outcome(Enum):
+class SearchOutcome(Enum):
     """Outcome of an attempt."""
 
     SUCCESS = "success"
@@ -28,10 +28,10 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SearchResult:
     """Outcome with its text."""
 
-    outcome: Outcome
+    outcome: SearchOutcome
     text: str
 
 
@@ -86,13 +86,13 @@ class Search:
         self._attempt.bind_ackers(executor, slot)
         return len(self._attempt.bound_ackers) > bound
 
-    def place(self, executors: list[ExecutorId]) -> Result:
+    def place(self, executors: list[ExecutorId]) -> SearchResult:
         """Place every executor; return the outcome."""
         if self._options.round_robin:
             return self._go_round(executors)
         return self._go_deep(executors)
 
-    def _go_deep(self, executors: list[ExecutorId]) -> Result:
+    def _go_deep(self, executors: list[ExecutorId]) -> SearchResult:
         attempt = self._attempt
         # number of slots tried by each executor since the search last reached it
         tried = [-1] * len(executors)
@@ -169,7 +169,7 @@ class Search:
             self._attempt.unbind_ackers(slot)
         return at
 
-    def _go_round(self, executors: list[ExecutorId]) -> Result:
+    def _go_round(self, executors: list[ExecutorId]) -> SearchResult:
         """Place executors round robin on nodes that no other topology uses, without
         backtracking.
         """
@@ -241,18 +241,20 @@ class Search:
         )
         reasons.placed(attempt.topology.id, [executor], slot, words)
 
-    def _done(self) -> Result:
+    def _done(self) -> SearchResult:
         words = f"Fully Scheduled by {self._options.title} ({self._states} states traversed, "
-        return Result(Outcome.SUCCESS, f"{words}backtracked {self._steps_back} times)")
+        return SearchResult(SearchOutcome.SUCCESS, f"{words}backtracked {self._steps_back} times)")
 
-    def _last_left_out(self) -> Result:
+    def _last_left_out(self) -> SearchResult:
         # Storm takes reaching the last executor for success: placed executors stay, and no topology
         # is evicted for it.
-        return Result(Outcome.SUCCESS, f"{self._done().text}; its last executor has no place")
+        return SearchResult(
+            SearchOutcome.SUCCESS, f"{self._done().text}; its last executor has no place"
+        )
 
-    def _short(self, at: int, total: int) -> Result:
+    def _short(self, at: int, total: int) -> SearchResult:
         words = f"Cannot schedule by {self._options.title} ({self._states} states traversed, "
         words += (
             f"backtracked {counted(self._steps_back, 'time')}, {at} of {total} executors scheduled)"
         )
-        return Result(Outcome.NOT_ENOUGH_RESOURCES, words)
+        return SearchResult(SearchOutcome.NOT_ENOUGH_RESOURCES, words)

@@ -14,10 +14,10 @@ from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.control_plane.scheduling.resource.node_order import NodeMap, NodeSort
 from sparkstorm.control_plane.scheduling.resource.resources import ACKER
 from sparkstorm.control_plane.scheduling.resource.search import (
-    Outcome,
-    Result,
     Search,
     SearchOptions,
+    SearchOutcome,
+    SearchResult,
 )
 from sparkstorm.control_plane.scheduling.settings import ResourceAwareSettings, StrategySettings
 
@@ -68,7 +68,7 @@ class Strategy:
         self._constraints = Constraints(topology) if options.constrained else None
         self.attempt = Attempt(topology, ledger, self._constraints)
 
-    def search(self) -> Result:
+    def search(self) -> SearchResult:
         """Search, unless a preliminary check fails."""
         settings = StrategySettings.of_partial(self._topology.conf)
         max_states = min(
@@ -92,22 +92,24 @@ class Strategy:
         component_of = self._topology.component_by_executor
         return [each for each in ordered if component_of[each] != ACKER] + self.attempt.free_ackers
 
-    def _hopeless(self, max_states: int) -> Result | None:
+    def _hopeless(self, max_states: int) -> SearchResult | None:
         missing = len(self.attempt.missing)
         if not self._ledger.count_nodes():
-            return Result(Outcome.NOT_ENOUGH_RESOURCES, "No available nodes to schedule tasks on!")
+            return SearchResult(
+                SearchOutcome.NOT_ENOUGH_RESOURCES, "No available nodes to schedule tasks on!"
+            )
         if not any(
             part.kind == "spout" and not part.is_system for part in self._topology.components
         ):
-            return Result(Outcome.INVALID_TOPOLOGY, "Cannot find a Spout!")
+            return SearchResult(SearchOutcome.INVALID_TOPOLOGY, "Cannot find a Spout!")
         if missing >= max_states:
-            return Result(
-                Outcome.OTHER,
+            return SearchResult(
+                SearchOutcome.OTHER,
                 f"{missing} unassigned executors are more than {max_states} states can be searched for",
             )
         if self._constraints is not None and not self._is_feasible(self._constraints):
-            return Result(
-                Outcome.OTHER,
+            return SearchResult(
+                SearchOutcome.OTHER,
                 "Scheduling not feasible: more executors than their nodes may hold together",
             )
         return None

@@ -23,7 +23,7 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.signatures import accepts
 from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.common.model.values.metric_values import MetricValue
-from sparkstorm.data_plane.acking.pending import Outcome
+from sparkstorm.data_plane.acking.pending import MessageOutcome
 from sparkstorm.data_plane.executor.user_traceback import describe_error
 
 # Batches that wait for the loop. With half of it a source of 5,000 calls/s rests while an epoch of
@@ -36,7 +36,7 @@ Call = tuple[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _CallBatch:
     calls: list[Call]
     position: Any
     handed: Any
@@ -52,11 +52,11 @@ class ThreadedSpout(Spout):
         self.inner = spout
         self._call_back = teller(spout)
         self._wake = wake
-        self._batches: deque[_Batch] = deque()
+        self._batches: deque[_CallBatch] = deque()
         self._orders: deque[Callable[[], object]] = deque()
         # of the thread: batches made, and callbacks that returned, with the number by then
         self._made = 0
-        self._called: deque[tuple[int, Outcome]] = deque()
+        self._called: deque[tuple[int, MessageOutcome]] = deque()
         # of the loop: batches taken, and callbacks ordered whose outcome it has not taken
         self._taken = self._ordered = 0
         self._ring = threading.Event()
@@ -84,7 +84,7 @@ class ThreadedSpout(Spout):
         self._collector = collector
         self._context = context
         self._metrics = context.metrics
-        self._recorder = _Recorder(collector)
+        self._recorder = _CallRecorder(collector)
         self.inner.open(conf, context, self._recorder)
         # A spout that is never activated must still have the position at which a successor would
         # begin.
@@ -145,7 +145,7 @@ class ThreadedSpout(Spout):
         self._is_closing = True
         self._ring.set()
 
-    def call_back(self, outcomes: Iterable[Outcome]) -> None:
+    def call_back(self, outcomes: Iterable[MessageOutcome]) -> None:
         """Have the thread call the source's `ack` or `fail` for these."""
         for outcome in outcomes:
             self._ordered += 1
@@ -161,11 +161,11 @@ class ThreadedSpout(Spout):
         """Return whether `take_called` would return any."""
         return bool(self._called) and self._called[0][0] <= self._taken
 
-    def take_called(self) -> list[Outcome]:
+    def take_called(self) -> list[MessageOutcome]:
         """Return the outcomes passed to the source since the last call: those of which the loop has
         taken what the source emitted meanwhile.
         """
-        found: list[Outcome] = []
+        found: list[MessageOutcome] = []
         while self.has_called:
             found.append(self._called.popleft()[1])
         self._ordered -= len(found)
@@ -221,7 +221,7 @@ class ThreadedSpout(Spout):
         if calls or error is not None:
             # With the batch and on this thread: the loop asks when the source has moved on.
             position = self._snapshot()
-            self._batches.append(_Batch(calls, position, self._hand_over(position), error))
+            self._batches.append(_CallBatch(calls, position, self._hand_over(position), error))
             self._made += 1
             self._wake()
         return any(method != "count" for method, _ in calls)
@@ -249,7 +249,7 @@ class ThreadedSpout(Spout):
             self._has_ended = has_ended
             self._wake()
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: MessageOutcome) -> None:
         self._guarded(lambda: self._call_back(outcome))
         # Before the callback counts: the source may have more to emit by it, and not be at its end.
         self._note_end()
@@ -285,13 +285,13 @@ def threaded(spout: Spout, wake: Callable[[], None]) -> ThreadedSpout:
     )
 
 
-def teller(spout: Spout) -> Callable[[Outcome], None]:
+def teller(spout: Spout) -> Callable[[MessageOutcome], None]:
     """Return the call of a spout's `ack` or `fail`; `fail` gets the failure where it takes a second
     argument.
     """
     takes_failure = accepts(spout.fail, "message_id", "failure")
 
-    def tell(outcome: Outcome) -> None:
+    def tell(outcome: MessageOutcome) -> None:
         if outcome.failure is None:
             spout.ack(outcome.message_id)
         elif takes_failure:
@@ -302,7 +302,7 @@ def teller(spout: Spout) -> Callable[[Outcome], None]:
     return tell
 
 
-class _Recorder:
+class _CallRecorder:
     """SpoutOutputCollector that checks and records the calls of user code, on the thread."""
 
     def __init__(self, collector: Any) -> None:

@@ -38,7 +38,7 @@ from sparkstorm.data_plane.transport.frames import Row
 from sparkstorm.data_plane.transport.progress import EdgeCounts
 from sparkstorm.data_plane.worker.counting.loop_time import TaskTime
 from sparkstorm.data_plane.worker.epoch import Epoch
-from sparkstorm.data_plane.worker.open_blocks import Births, Feed
+from sparkstorm.data_plane.worker.open_blocks import Births, BlockFeed
 from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
 from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch
 from sparkstorm.data_plane.worker.tasks.inbox import Chunk, Inbox
@@ -63,7 +63,7 @@ class BoltTask(Task):
         inbox: Inbox,
         new_key: Callable[[], str],
         births: Births,
-        feed: Feed,
+        feed: BlockFeed,
     ) -> None:
         super().__init__(task, component, bolt, emitter, state)
         self.runner = runner

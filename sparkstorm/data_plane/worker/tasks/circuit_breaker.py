@@ -37,7 +37,7 @@ _MOST_CHARS = 240
 
 
 @dataclass(slots=True)
-class _Component:
+class _BreakerState:
     """First executions and failures of one component's tasks in this worker since the last
     verdict.
     """
@@ -72,9 +72,9 @@ class CircuitBreaker:
         self._report = report
         self._name = topology_name(plan.topology_id)
         self._activations = 0
-        self._by_component: dict[str, _Component] = {}
+        self._by_component: dict[str, _BreakerState] = {}
         for task, bolt in bolts.items():
-            self._by_component.setdefault(bolt.component, _Component([])).bolts.append(
+            self._by_component.setdefault(bolt.component, _BreakerState([])).bolts.append(
                 (bolt, count(task))
             )
         self._reset()
@@ -136,7 +136,7 @@ class CircuitBreaker:
         if each.is_failing and each.given_up >= self._count and not each.sentence:
             self._open(each, failure)
 
-    def _open(self, each: _Component, failure: Failure) -> None:
+    def _open(self, each: _BreakerState, failure: Failure) -> None:
         for bolt, _ in each.bolts:
             bolt.set_paused(True)
         self._is_open = True

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from sparkstorm.api.hooks import TaskHook, WorkerContext, WorkerHook
 from sparkstorm.common.errors import WorkerFailedError, show
 from sparkstorm.common.model.tuples import Tuple
-from sparkstorm.data_plane.acking.pending import Outcome
+from sparkstorm.data_plane.acking.pending import MessageOutcome
 from sparkstorm.data_plane.executor.emitter import Emitter, Route
 from sparkstorm.data_plane.executor.runner import FailedInput, ReportError, report_of
 from sparkstorm.data_plane.executor.task_observer import TaskObserver
@@ -125,7 +125,7 @@ class TaskHooks(TaskObserver):
         for tup, failure in failures:
             self.call("bolt_fail", tup, failure)
 
-    def settled(self, outcomes: Sequence[Outcome]) -> None:
+    def settled(self, outcomes: Sequence[MessageOutcome]) -> None:
         for outcome in outcomes:
             if outcome.failure is None:
                 self.call("spout_ack", outcome.message_id)

@@ -25,7 +25,7 @@ from sparkstorm.common.model.tuples import Roots, Source
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.executor.pieces import part_of, unfold
 from sparkstorm.data_plane.transport import frames
-from sparkstorm.data_plane.transport.base import START, Commit, Cursor, Entry, Passed
+from sparkstorm.data_plane.transport.base import START, Commit, Cursor, Entry, ForeignProgress
 from sparkstorm.data_plane.transport.frames import (
     AckerMessages,
     Ends,
@@ -329,7 +329,7 @@ class Inbox:
         """Write into a commit what was consumed since the last one."""
         if self._passed:
             for cell, size in self._passed.items():
-                commit.foreign[cell, self.task] = Passed(self._foreign[cell], size)
+                commit.foreign[cell, self.task] = ForeignProgress(self._foreign[cell], size)
             self._passed = {}
         # Commits of small epochs would pay for each task of the worker.
         if not self.moved:

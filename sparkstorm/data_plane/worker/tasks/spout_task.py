@@ -23,7 +23,7 @@ from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN, Codec
 from sparkstorm.common.model.values.metric_values import MetricValue
 from sparkstorm.data_plane.acking.new_trees import NewTrees
-from sparkstorm.data_plane.acking.pending import Outcome, Pending
+from sparkstorm.data_plane.acking.pending import MessageOutcome, Pending
 from sparkstorm.data_plane.executor.column_runner import BatchEmitter
 from sparkstorm.data_plane.executor.emitter import Emitter, fast_emit
 from sparkstorm.data_plane.executor.event_time import TaskEventTime
@@ -248,7 +248,7 @@ class SpoutTask:
         self._has_moved = False
         self._must_hand_over = True
         self.handed: list[Any] = []
-        self._due: list[Outcome] = []  # callbacks of messages whose end is committed
+        self._due: list[MessageOutcome] = []  # callbacks of messages whose end is committed
 
     @property
     def is_exhausted(self) -> bool:
@@ -393,7 +393,7 @@ class SpoutTask:
     def settle_commit(self) -> None:
         """Take note of a successful commit: what it settled, or emitted untracked, has ended."""
         self._due += self.pending.take_callbacks()
-        self._due += [Outcome(0, message_id) for message_id in self.collector.immediate]
+        self._due += [MessageOutcome(0, message_id) for message_id in self.collector.immediate]
         self.collector.immediate.clear()
 
     def make_callbacks(self) -> bool:
@@ -475,7 +475,7 @@ class SpoutTask:
         self.make_callbacks()
         self._call(self.spout.close)
 
-    def _show(self, outcomes: Sequence[Outcome]) -> None:
+    def _show(self, outcomes: Sequence[MessageOutcome]) -> None:
         for observer in self.observers:
             observer.settled(outcomes)
 

@@ -11,8 +11,8 @@ from sparkstorm.control_plane.scheduling.jstorm.records import (
     AssignContext,
     AssignType,
     JStormComponent,
+    PlannedWorker,
     SupervisorPorts,
-    WorkerPlan,
     give_task_ids,
 )
 from sparkstorm.control_plane.scheduling.jstorm.scheduler import assign_tasks, living_workers
@@ -36,7 +36,7 @@ ACKERS_KEY = "topology.acker.executors"
 
 
 @dataclass(frozen=True, slots=True)
-class _Component:
+class _JStormComponent:
     id: Text
     kind: Kind
     parallelism: Count
@@ -45,9 +45,9 @@ class _Component:
 
 
 @dataclass(frozen=True, slots=True)
-class _Topology:
+class _JStormTopology:
     id: Text
-    components: tuple[_Component, ...]
+    components: tuple[_JStormComponent, ...]
     name: Text = ""
     conf: Settings = field(default_factory=dict)
     tasks: Mapping[str, Text] = ABSENT
@@ -57,7 +57,7 @@ class _Topology:
 
 
 @dataclass(frozen=True, slots=True)
-class _Supervisor:
+class _JStormSupervisor:
     id: Text
     host: Text
     ports: tuple[Port, ...]
@@ -87,10 +87,10 @@ class _OldWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class _JStormProblem:
     scheduler: Text
-    topology: _Topology
-    supervisors: tuple[_Supervisor, ...]
+    topology: _JStormTopology
+    supervisors: tuple[_JStormSupervisor, ...]
     assign_type: AssignType = AssignType.NEW
     reassign: bool = False
     conf: Settings = field(default_factory=dict)
@@ -126,7 +126,7 @@ class _Problem:
             conf,
             self.reassign,
             tuple(
-                WorkerPlan(
+                PlannedWorker(
                     each.node,
                     each.host,
                     each.port,
@@ -145,7 +145,7 @@ class _Problem:
 def context_from(value: object) -> AssignContext:
     """Read a problem; InvalidConfigError names the field that is wrong."""
     with named_errors(InvalidConfigError, "problem"):
-        found = read_as(_Problem, value).context()
+        found = read_as(_JStormProblem, value).context()
         _check_offers(found)
     definitions(found)  # refuse a malformed definition even if no worker is needed
     return found

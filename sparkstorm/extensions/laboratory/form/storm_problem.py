@@ -97,7 +97,7 @@ def _executor(value: object) -> ExecutorId:
 
 def _assignment(value: object) -> Mapping[ExecutorId, WorkerSlot]:
     found: dict[ExecutorId, WorkerSlot] = {}
-    for row in reader_of(tuple[_Row, ...])(value):
+    for row in reader_of(tuple[_StormRow, ...])(value):
         if row.executor in found:
             raise UnfitValueError(f"executor {list(row.executor)} occurs twice")
         found[row.executor] = WorkerSlot(row.node, row.port)
@@ -113,14 +113,14 @@ Placed = Annotated[Mapping[ExecutorId, WorkerSlot], _assignment]
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _StormRow:
     executor: Executor
     node: Text
     port: Port
 
 
 @dataclass(frozen=True, slots=True)
-class _Supervisor:
+class _StormSupervisor:
     id: Text
     host: Text
     ports: tuple[Port, ...]
@@ -136,7 +136,7 @@ class _Supervisor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Component:
+class _StormComponent:
     id: Text
     kind: Kind
     executors: tuple[Executor, ...]
@@ -145,10 +145,10 @@ class _Component:
 
 
 @dataclass(frozen=True, slots=True)
-class _Topology:
+class _StormTopology:
     id: Text
     name: Text
-    components: tuple[_Component, ...]
+    components: tuple[_StormComponent, ...]
     owner: Annotated[str, _owner] = ""
     uptime_secs: Count = 0
     conf: Settings = field(default_factory=dict)
@@ -200,8 +200,8 @@ class _WorkerResources:
 class _Round:
     """A round; absent fields keep their value of the round before."""
 
-    supervisors: tuple[_Supervisor, ...] = ABSENT
-    topologies: tuple[_Topology, ...] = ABSENT
+    supervisors: tuple[_StormSupervisor, ...] = ABSENT
+    topologies: tuple[_StormTopology, ...] = ABSENT
     assignments: Mapping[str, Placed] = ABSENT
     dead_ports: Mapping[str, tuple[Port, ...]] = ABSENT
     blacklisted_hosts: tuple[Text, ...] = ABSENT
@@ -228,19 +228,19 @@ class _Round:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _NamedPart:
     scheduler: Annotated[str, one_of((*BUILT_IN, BLACKLIST, "jstorm"))]
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem(_Round):
+class _StormProblem(_Round):
     scheduler: Text = field(kw_only=True)
     inner: Annotated[str, one_of(tuple(BUILT_IN))] = "default"
     conf: Settings = field(default_factory=dict)
     rounds: tuple[_Round, ...] = ()
 
     def __post_init__(self) -> None:
-        super(_Problem, self).__post_init__()
+        super(_StormProblem, self).__post_init__()
         for name in () if self.rounds else ("supervisors", "topologies"):
             if getattr(self, name) is None:
                 raise UnfitValueError("missing", name)
@@ -262,8 +262,8 @@ def problem_from(value: object) -> Problem:
     with named_errors(InvalidConfigError, "problem"):
         # named first: other fields depend on it
         if isinstance(value, dict) and "scheduler" in value:
-            read_as(_Named, {"scheduler": value["scheduler"]})
-        return read_as(_Problem, value).problem()
+            read_as(_NamedPart, {"scheduler": value["scheduler"]})
+        return read_as(_StormProblem, value).problem()
 
 
 # -- the answer ------------------------------------------------------------------------------------
