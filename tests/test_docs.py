@@ -356,7 +356,7 @@ _PUBLIC = {
     "sparkstorm.testing.servers",
 }
 _OF_TOOLS = re.compile(
-    r"sparkstorm\.(notebook\.\w+|client\.insight\.sampler|extensions\.laboratory|driver\.cluster|common\.config)"
+    r"sparkstorm\.(notebook\.\w+|control_plane\.insight\.sampler|extensions\.laboratory|driver\.cluster|common\.config)"
 )
 _STARTERS = {"run_topology.py", "replay_history.py"}
 

@@ -40,7 +40,7 @@ LAYERS = (
     {"control_plane.scheduling"},
     {"control_plane.cluster"},
     {"control_plane.blobs"},
-    {"control_plane.nimbus", "control_plane.supervisor"},
+    {"control_plane.insight", "control_plane.nimbus", "control_plane.supervisor"},
     {"replay"},
     {"client"},
     {"extensions"},
@@ -128,6 +128,7 @@ MOVED_PYSPARK = (
 )
 # imported inside functions: slow to import and needed by few
 LAZY = {
+    "numpy",
     "pyarrow",
     "pandas",
     "matplotlib",
@@ -488,7 +489,7 @@ KEYS_CHECKED_IN = {
     "common/model/shared_memory.py",
     "control_plane/cluster/request_checks.py",
     "client/service.py",
-    "client/insight/cluster_views.py",  # resources of a supervisor, which have the names of its keys
+    "control_plane/insight/cluster_views.py",  # resources of a supervisor, which have the names of its keys
 }
 READERS = {"get", "pop", "text", "integer", "flag", "millis"}
 

@@ -22,8 +22,8 @@ from sparkstorm.driver.job_options import add_overrides
 
 if TYPE_CHECKING:
     from sparkstorm.client import ClusterClient
-    from sparkstorm.client.insight.records import TopologyReport
-    from sparkstorm.client.insight.sampler import Sampler
+    from sparkstorm.control_plane.insight.records import TopologyReport
+    from sparkstorm.control_plane.insight.sampler import Sampler
 
 Verb = Callable[[argparse.Namespace], int]
 OK = 0
@@ -190,7 +190,7 @@ def sampled(
     """Return the read model of a cluster, or of one topology of it, which has read the stores just
     now; --watch has one for all.
     """
-    from sparkstorm.client.insight.sampler import Sampler
+    from sparkstorm.control_plane.insight.sampler import Sampler
 
     only = None if name is None else cluster.topology(name).topology_id
     held: dict[str | None, Sampler] = getattr(arguments, "held_samplers", {})

@@ -17,8 +17,8 @@ from sparkstorm.common.model.names import shown
 from sparkstorm.common.model.task_beats import NO_COUNTS, Counts
 
 if TYPE_CHECKING:
-    from sparkstorm.client.insight.health import Culprit, Health, TaskLoad
-    from sparkstorm.client.insight.records import CulpritView
+    from sparkstorm.control_plane.insight.health import Culprit, Health, TaskLoad
+    from sparkstorm.control_plane.insight.records import CulpritView
     from sparkstorm.driver.machine_checks import MachineFinding
 
 

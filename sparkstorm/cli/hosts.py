@@ -21,12 +21,12 @@ from sparkstorm.cli.common import (
     write_json,
 )
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client.insight.records import HostView, to_json
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.names import counted, shown
 from sparkstorm.common.model.requests import RebalancePlan
+from sparkstorm.control_plane.insight.records import HostView, to_json
 from sparkstorm.driver.console import is_wanted
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from sparkstorm.common.errors import InvalidConfigError, NotAliveError, StoreUna
 from sparkstorm.common.model.names import shown
 
 if TYPE_CHECKING:
-    from sparkstorm.client.insight.records import TopologyReport
+    from sparkstorm.control_plane.insight.records import TopologyReport
 
 _RATES = ("emitted", "executed", "acked", "failed")
 _WIDTHS = {
@@ -112,7 +112,7 @@ def monitor(arguments: argparse.Namespace) -> int:
         if view.problem:
             raise StoreUnavailableError(view.problem)
         if arguments.component:
-            from sparkstorm.client.insight.sampler import check_component
+            from sparkstorm.control_plane.insight.sampler import check_component
 
             check_component(view, arguments.component)
         if not is_for_programs(arguments):

@@ -16,7 +16,9 @@ from textual.events import Key
 from textual.widgets import DataTable, Static
 
 from sparkstorm.cli.common import clock_time
-from sparkstorm.client.insight.records import (
+from sparkstorm.common.errors import NotAliveError
+from sparkstorm.common.model.names import shown
+from sparkstorm.control_plane.insight.records import (
     WINDOWS_S,
     ClusterReport,
     CountWindow,
@@ -24,9 +26,7 @@ from sparkstorm.client.insight.records import (
     TopologyReport,
     WorkerView,
 )
-from sparkstorm.client.insight.sampler import ReadModel
-from sparkstorm.common.errors import NotAliveError
-from sparkstorm.common.model.names import shown
+from sparkstorm.control_plane.insight.sampler import ReadModel
 
 _EVERY_S = 1.0  # the sampler's own period; half would show most samples twice
 # the first is what health calls slow

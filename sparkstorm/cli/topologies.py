@@ -23,7 +23,13 @@ from sparkstorm.cli.common import (
 )
 from sparkstorm.cli.doctor import culprit_lines
 from sparkstorm.cli.terminal import columns, show, table
-from sparkstorm.client.insight.records import (
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.assignment import FAILED as CANNOT_START
+from sparkstorm.common.model.failure import Cause, FailureGroup
+from sparkstorm.common.model.names import counted, driver_of_node, shown
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.insight.records import (
     ClusterReport,
     DriverView,
     ErrorView,
@@ -33,12 +39,6 @@ from sparkstorm.client.insight.records import (
     WorkerView,
     to_json,
 )
-from sparkstorm.common.clock import SystemClock
-from sparkstorm.common.errors import StoreUnavailableError
-from sparkstorm.common.model.assignment import FAILED as CANNOT_START
-from sparkstorm.common.model.failure import Cause, FailureGroup
-from sparkstorm.common.model.names import counted, driver_of_node, shown
-from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.driver.console import held_lines
 
 _LAST_ERROR = 60  # as long as a row of `tasks` without it: the double would fold every table

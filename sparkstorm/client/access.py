@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from sparkstorm.client.insight.reading import JUDGED_MS
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
@@ -31,6 +30,7 @@ from sparkstorm.common.settings import (
     SupervisorSettings,
 )
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.insight.reading import JUDGED_MS
 from sparkstorm.data_plane.transport.base import Reader
 from sparkstorm.data_plane.transport.reader import RedisReader, is_kept_in
 

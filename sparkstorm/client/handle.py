@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.access import ClusterAccess, TopologyReader
 from sparkstorm.client.dead_letters import StoredLetters
-from sparkstorm.client.insight.health import Health
-from sparkstorm.client.insight.reading import JUDGED_MS
 from sparkstorm.client.looks.taps import Sample, samples
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
@@ -26,6 +24,8 @@ from sparkstorm.common.model.requests import LogLevel, RebalancePlan, topology_n
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.task_beats import TaskBeats
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.control_plane.insight.health import Health
+from sparkstorm.control_plane.insight.reading import JUDGED_MS
 from sparkstorm.data_plane.transport.keys import tap_name
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge, percentile_ms
 from sparkstorm.extensions.upgrade.handle import Upgrades

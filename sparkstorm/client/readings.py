@@ -8,8 +8,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from sparkstorm.client.insight.health import StoreLook
-from sparkstorm.client.insight.reading import JUDGED_MS, StoreReading, TopologyReading
 from sparkstorm.client.service import NimbusService
 from sparkstorm.client.worker_problems import FEWEST_BEATS, DeadWorkers, Worker, worker_problems
 from sparkstorm.common.clock import Clock
@@ -33,6 +31,8 @@ from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.task_beats import TaskBeat, gather
 from sparkstorm.common.settings import SupervisorSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.insight.health import StoreLook
+from sparkstorm.control_plane.insight.reading import JUDGED_MS, StoreReading, TopologyReading
 from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
 from sparkstorm.data_plane.transport.progress import EARLIER_MS, Progress
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from sparkstorm.client.insight.reading import JUDGED_MS
 from sparkstorm.common.clock import Clock, SystemClock
 from sparkstorm.common.model.assignment import FAILED, WorkerBeat, WorkerSlot
+from sparkstorm.control_plane.insight.reading import JUDGED_MS
 
 Worker: TypeAlias = tuple[str, WorkerSlot]
 DEAD = "DEAD"

@@ -7,8 +7,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-import numpy as np
-
 from sparkstorm.api.columns import rows_of
 from sparkstorm.common.errors import CodecError, InvalidConfigError
 
@@ -296,6 +294,7 @@ def _gregorian(column: Any) -> Any:
     """Return a column of dates or microseconds of UTC with the days of the Gregorian calendar that
     have the same names.
     """
+    import numpy as np
     import pyarrow as pa
 
     kind = column.type

@@ -15,15 +15,15 @@ from html import escape
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sparkstorm.client.insight.health import Health
-from sparkstorm.client.insight.records import ALL, ClusterReport, TopologyReport
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import SparkStormError
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.failure import Failure, FailureGroup
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.requests import RebalancePlan
 from sparkstorm.common.model.topology import Topology
+from sparkstorm.control_plane.insight.health import Health
+from sparkstorm.control_plane.insight.records import ALL, ClusterReport, TopologyReport
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.extensions.laboratory import Scene
 from sparkstorm.notebook.scene_map import scene_map
 from sparkstorm.notebook.svg import PALETTE
@@ -329,9 +329,9 @@ BY_TYPE: dict[tuple[str, str], Callable[[Any], str]] = {
     ("sparkstorm.client.cluster", "ClusterClient"): client_html,
     ("sparkstorm.testing.local_cluster", "LocalCluster"): client_html,
     ("sparkstorm.client.handle", "TopologyHandle"): handle_html,
-    ("sparkstorm.client.insight.records", "TopologyView"): view_html,
-    ("sparkstorm.client.insight.records", "ClusterView"): cluster_html,
-    ("sparkstorm.client.insight.health", "Health"): health_html,
+    ("sparkstorm.control_plane.insight.records", "TopologyReport"): view_html,
+    ("sparkstorm.control_plane.insight.records", "ClusterReport"): cluster_html,
+    ("sparkstorm.control_plane.insight.health", "Health"): health_html,
     ("sparkstorm.common.model.requests", "RebalancePlan"): plan_html,
     ("sparkstorm.common.model.failure", "Failure"): failure_html,
     ("sparkstorm.common.model.failure", "FailureGroup"): group_html,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from sparkstorm.client.insight.records import (
+from sparkstorm.control_plane.insight.records import (
     ClusterReport,
     ComponentReport,
     TopologyReport,

@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sparkstorm.client.insight.records import TopologyReport
-from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.names import shown
+from sparkstorm.control_plane.insight.records import TopologyReport
+from sparkstorm.control_plane.insight.sampler import ReadModel
 from sparkstorm.web.answers import acting, guarded, path_name
 from sparkstorm.web.commands import Commands
 

@@ -13,16 +13,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sparkstorm.client.insight.records import (
+from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.model.assignment import RUNNING
+from sparkstorm.common.model.values.metric_values import PER_OCTAVE
+from sparkstorm.control_plane.insight.records import (
     ClusterReport,
     ComponentReport,
     TopologyReport,
     UserMetricView,
 )
-from sparkstorm.client.insight.sampler import ReadModel
-from sparkstorm.common.errors import StoreUnavailableError
-from sparkstorm.common.model.assignment import RUNNING
-from sparkstorm.common.model.values.metric_values import PER_OCTAVE
+from sparkstorm.control_plane.insight.sampler import ReadModel
 from sparkstorm.data_plane.transport.progress import BUCKETS, bucket_bound_ms
 
 MEDIA_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"

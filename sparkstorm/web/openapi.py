@@ -10,14 +10,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from sparkstorm import __version__
-from sparkstorm.client.insight import records
-from sparkstorm.client.insight.records import (
+from sparkstorm.common.model.requests import HOST_KINDS, LOG_LEVELS, MAX_WAIT_MS
+from sparkstorm.control_plane.insight import records
+from sparkstorm.control_plane.insight.records import (
     ClusterReport,
     ComponentReport,
     CountWindow,
     TopologyReport,
 )
-from sparkstorm.common.model.requests import HOST_KINDS, LOG_LEVELS, MAX_WAIT_MS
 
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 ERROR = {

@@ -37,9 +37,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from sparkstorm import __version__
-from sparkstorm.client.insight.records import ClusterReport, TopologyReport
-from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.control_plane.insight.records import ClusterReport, TopologyReport
+from sparkstorm.control_plane.insight.sampler import ReadModel
 from sparkstorm.web.metrics import Family, Labels, Sample, samples_by_family
 
 PERIOD_S = 10.0  # the read model has new figures every ten seconds while no page is open

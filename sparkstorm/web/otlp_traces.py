@@ -26,10 +26,10 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from sparkstorm import __version__
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.insight.records import TopologyReport
-from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.client.looks.traces import ENDED, Trace, TraceEvent
 from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
+from sparkstorm.control_plane.insight.records import TopologyReport
+from sparkstorm.control_plane.insight.sampler import ReadModel
 from sparkstorm.web.otlp import TIMEOUT_S, Push, address_of, warn
 
 LOOK_S = 5.0  # as on the page; half would see few slow messages whole, double would push them late

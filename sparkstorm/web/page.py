@@ -22,13 +22,13 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.insight.records import WINDOWS_S, ClusterReport, to_json
-from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.client.logs import last_lines
 from sparkstorm.client.looks.traces import spans
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.names import file_name, shown
+from sparkstorm.control_plane.insight.records import WINDOWS_S, ClusterReport, to_json
+from sparkstorm.control_plane.insight.sampler import ReadModel
 from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.extensions.recording.capsule_tests import name_of_test, text_of_test
 from sparkstorm.notebook.flame_graph import boxes, figures

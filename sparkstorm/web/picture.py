@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from sparkstorm.client.insight.records import EdgeView, TopologyReport
+from sparkstorm.control_plane.insight.records import EdgeView, TopologyReport
 from sparkstorm.notebook.graph_layout import GraphLayout, lay_out
 from sparkstorm.notebook.svg import cut
 

@@ -14,8 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from sparkstorm.client.insight.records import TopologyReport, to_json
-from sparkstorm.client.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.common.errors import (
     IllegalTransitionError,
     InvalidConfigError,
@@ -23,6 +21,8 @@ from sparkstorm.common.errors import (
     SparkStormError,
 )
 from sparkstorm.common.model.requests import RequestKind
+from sparkstorm.control_plane.insight.records import TopologyReport, to_json
+from sparkstorm.control_plane.insight.sampler import ReadModel, check_component, check_window
 from sparkstorm.web.answers import (
     acting,
     checked,

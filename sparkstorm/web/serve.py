@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from sparkstorm.client import ClusterClient, connect
-from sparkstorm.client.insight.sampler import IDLE_PERIOD_MS, PERIOD_MS, Sampler
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.http_guard import LOOPBACK, local_hosts, require_private
+from sparkstorm.control_plane.insight.sampler import IDLE_PERIOD_MS, PERIOD_MS, Sampler
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections
 from sparkstorm.web.metrics import metrics_routes

@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from sparkstorm import __version__
-from sparkstorm.client.insight.records import (
+from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.control_plane.insight.records import (
     ClusterReport,
     ComponentReport,
     CountWindow,
@@ -20,7 +21,6 @@ from sparkstorm.client.insight.records import (
     TopologyReport,
     WorkerView,
 )
-from sparkstorm.common.settings import SubmissionSettings
 
 WINDOWS = {":all-time": "all", "600": "10m", "10800": "3h", "86400": "24h"}
 """Storm's windows, and ours."""

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote_plus
 
-from sparkstorm.client.insight.records import ComponentReport, CountWindow, TaskView, TopologyReport
+from sparkstorm.control_plane.insight.records import (
+    ComponentReport,
+    CountWindow,
+    TaskView,
+    TopologyReport,
+)
 from sparkstorm.web.storm_answers import (
     ERROR_CHARS,
     WINDOWS,

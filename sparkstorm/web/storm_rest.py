@@ -10,12 +10,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import Route
 
-from sparkstorm.client.insight.records import TopologyReport
-from sparkstorm.client.insight.sampler import ReadModel, check_component
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.requests import LogLevel
 from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.control_plane.insight.records import TopologyReport
+from sparkstorm.control_plane.insight.sampler import ReadModel, check_component
 from sparkstorm.web import storm_answers as answers
 from sparkstorm.web import storm_components as components
 from sparkstorm.web.answers import acting, checked, path_name, reading, seconds, whole

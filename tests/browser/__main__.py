@@ -27,8 +27,8 @@ from typing import Any
 import uvicorn
 
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.http_guard import local_hosts
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections

@@ -17,15 +17,15 @@ from functools import partial
 from typing import Any
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.client.insight.health import StoreLook
-from sparkstorm.client.insight.reading import StoreReading
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.client.looks.stacks import Stack, Stacks
 from sparkstorm.client.looks.traces import Trace, TraceEvent
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.upgrade import UpgradeStage
+from sparkstorm.control_plane.insight.health import StoreLook
+from sparkstorm.control_plane.insight.reading import StoreReading
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.progress import STATES as STATES_OF_LOOP
 from sparkstorm.extensions.upgrade.handle import UpgradeStatus
 from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from sparkstorm.cli.hosts import drain_text, host_row, mark_text
-from sparkstorm.client.insight.cluster_views import cluster_view
-from sparkstorm.client.insight.reading import StoreReading
-from sparkstorm.client.insight.records import HostView
 from sparkstorm.common.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.common.model.requests import HostMark, RebalancePlan
+from sparkstorm.control_plane.insight.cluster_views import cluster_view
+from sparkstorm.control_plane.insight.reading import StoreReading
+from sparkstorm.control_plane.insight.records import HostView
 
 
 def hosts(*infos: SupervisorInfo, **more: Any) -> list[HostView]:

@@ -78,7 +78,7 @@ def test_a_verb_that_looks_imports_clients_of_stores_and_neither_arrays_nor_what
         "from sparkstorm.cli.common import connect\n"
         "try:\n    connect('/nowhere/connection.json')\nexcept Exception as error: print(error)\n"
         "import sparkstorm.cli.topologies\n"
-        "from sparkstorm.client.insight.sampler import Sampler\n"
+        "from sparkstorm.control_plane.insight.sampler import Sampler\n"
         "assert 'kazoo.client' in sys.modules and 'redis' in sys.modules\n"
         "print(len(sys.modules))\n"
     )

@@ -24,8 +24,6 @@ from sparkstorm.cli.topologies import (
     status_text,
     tasks_text,
 )
-from sparkstorm.client.insight.records import CulpritView, TopologyReport
-from sparkstorm.client.insight.topology_views import error_view
 from sparkstorm.client.logs import LogReader, last_lines
 from sparkstorm.common.config import keys, merge
 from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
@@ -35,6 +33,8 @@ from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, Failur
 from sparkstorm.common.model.names import counted, shown
 from sparkstorm.common.model.requests import LogLevel, RebalancePlan
 from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.control_plane.insight.records import CulpritView, TopologyReport
+from sparkstorm.control_plane.insight.topology_views import error_view
 from sparkstorm.driver.driver_office import this_driver
 from sparkstorm.driver.job_options import add_options as add_job_options
 from sparkstorm.driver.replay.options import add_options as add_replay_options

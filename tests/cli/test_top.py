@@ -15,8 +15,8 @@ from textual.widgets import DataTable, Static
 
 from sparkstorm.cli.__main__ import main
 from sparkstorm.cli.top import KEYS, Top, component_rows
-from sparkstorm.client.insight.records import ClusterReport
-from sparkstorm.client.insight.sampler import Sampler
+from sparkstorm.control_plane.insight.records import ClusterReport
+from sparkstorm.control_plane.insight.sampler import Sampler
 from tests.insight.watched import Watched, watched
 
 

@@ -360,7 +360,7 @@ def test_the_share_follows_the_rate(rate: float | None, bits: int) -> None:
 
 
 def test_a_journey_is_a_record_of_plain_values() -> None:
-    from sparkstorm.client.insight.records import to_json
+    from sparkstorm.control_plane.insight.records import to_json
 
     tree = tree_root(77)
     found = to_json(journeys_of([entry(tree)]).find(f"{tree:016x}"))

@@ -13,12 +13,12 @@ from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, 
 from sparkstorm.api.windows import Count, Duration, TimedBolt, Window, WindowedBolt
 from sparkstorm.cli.topologies import counts_by_component
 from sparkstorm.client.dead_letters import Replayed, StoredLetters
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import NotAliveError, ReadOnlyConnectionError, StoreInconsistentError
 from sparkstorm.common.model.assignment import TaskInfo
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.windowing.timers import Timer
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.base import Commit
 from sparkstorm.data_plane.transport.local import LocalTransport
 from sparkstorm.data_plane.transport.local_reader import LocalReader

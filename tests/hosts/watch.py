@@ -12,8 +12,8 @@ import time
 from typing import Any
 
 from sparkstorm.client import connect
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.control_plane.insight.sampler import Sampler
 
 EVERY_S = 0.25
 

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.client.insight.audit import EdgeAudit, audit
-from sparkstorm.client.insight.health import (
+from sparkstorm.common.clock import SimClock
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerSlot
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.insight.audit import EdgeAudit, audit
+from sparkstorm.control_plane.insight.health import (
     Culprit,
-    HealthFault,
+    Fault,
     Life,
     StoreLook,
     culprits,
@@ -21,11 +24,8 @@ from sparkstorm.client.insight.health import (
     loads,
     sentence,
 )
-from sparkstorm.client.insight.reading import TopologyReading
-from sparkstorm.client.insight.sampler import Sampler
-from sparkstorm.common.clock import SimClock
-from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerSlot
-from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.insight.reading import TopologyReading
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.local_reader import LocalReader
 from sparkstorm.data_plane.transport.progress import (
     EdgeCounts,
@@ -53,7 +53,7 @@ def record(now_ms: int, **more: Any) -> Progress:
     return Progress(counts, now_ms=now_ms)
 
 
-def faults(**more: Any) -> list[tuple[HealthFault, str]]:
+def faults(**more: Any) -> list[tuple[Fault, str]]:
     found = examine("words", record_look(1000, more), record_look(11_000, more), 1, 1)
     return [(each.fault, each.component) for each in found.culprits]
 
@@ -87,38 +87,38 @@ def test_an_acker_is_called_slow_only_where_it_is_the_limit_and_then_in_words() 
 @pytest.mark.parametrize(
     ("planted", "named"),
     [
-        ({"count_2": {"busy_us": 900}}, [(HealthFault.SLOW, "count")]),
-        ({"count_2": {"failed": 0.02}}, [(HealthFault.FAILING, "count")]),
+        ({"count_2": {"busy_us": 900}}, [(Fault.SLOW, "count")]),
+        ({"count_2": {"failed": 0.02}}, [(Fault.FAILING, "count")]),
         (
             {"lines_1": {"executed": 0, "acked": 1, "failed": 0.02}},
-            [(HealthFault.FAILING, "lines")],
+            [(Fault.FAILING, "lines")],
         ),
         ({"lines_1": {"executed": 0, "acked": 1, "failed": 0.005}}, []),
-        ({"lines_1": {"executed": 0, "failed": 0.001}}, [(HealthFault.FAILING, "lines")]),
-        ({"count_3": {"late": 0.0001}}, [(HealthFault.LATE, "count")]),
-        ({"count_3": {"parked": 0.0001}}, [(HealthFault.PARKED, "count")]),
+        ({"lines_1": {"executed": 0, "failed": 0.001}}, [(Fault.FAILING, "lines")]),
+        ({"count_3": {"late": 0.0001}}, [(Fault.LATE, "count")]),
+        ({"count_3": {"parked": 0.0001}}, [(Fault.PARKED, "count")]),
         ({"count_3": {"parked": 0.0001, "replayed": 0.0001}}, []),
-        ({"lines_1": {"bad": 0.0001}}, [(HealthFault.BAD, "lines")]),
+        ({"lines_1": {"bad": 0.0001}}, [(Fault.BAD, "lines")]),
         (
             {"count_2": {"failed": 0.1, "parked": 0.1, "late": 0.1, "bad": 0.1}},
             [
                 (each, "count")
                 for each in (
-                    HealthFault.PARKED,
-                    HealthFault.BAD,
-                    HealthFault.LATE,
-                    HealthFault.FAILING,
+                    Fault.PARKED,
+                    Fault.BAD,
+                    Fault.LATE,
+                    Fault.FAILING,
                 )
             ],
         ),
         (
             {"count_2": {"busy_us": 950, "executed": 9}, "count_3": {"executed": 0.1}},
-            [(HealthFault.SLOW, "count"), (HealthFault.SKEWED, "count")],
+            [(Fault.SLOW, "count"), (Fault.SKEWED, "count")],
         ),
-        ({"lines_1": {"inactive_us": 900}}, [(HealthFault.HELD_BACK, "lines")]),
+        ({"lines_1": {"inactive_us": 900}}, [(Fault.HELD_BACK, "lines")]),
         (
             {"lines_1": {"pending_us": 700}, "count_2": {"busy_us": 990}},
-            [(HealthFault.SLOW, "count"), (HealthFault.HELD_BACK, "lines")],
+            [(Fault.SLOW, "count"), (Fault.HELD_BACK, "lines")],
         ),
     ],
 )
@@ -160,7 +160,7 @@ def sentence_of(before: StoreLook, after: StoreLook) -> str:
 def test_open_trees_that_wait_long_are_named_with_where_they_wait() -> None:
     found = examine("words", waited(1000, 400_000, 369_000), waited(3000, 423_000, 370_000), 1, 1)
     assert not found.is_well and [(each.fault, each.component) for each in found.culprits] == [
-        (HealthFault.WAITING, "count")
+        (Fault.WAITING, "count")
     ]
     assert found.sentence == (
         "words does not run well: 423,000 open trees wait for count, up to 370 s; 3.0 k tuples/s (last 2 s)"
@@ -274,15 +274,15 @@ def test_a_health_record_is_of_the_time_between_its_looks() -> None:
     assert found.sentence.startswith("words keeps up: 3.0 k tuples/s, p99 31 ms")
 
 
-@pytest.mark.parametrize("fault", HealthFault)
+@pytest.mark.parametrize("fault", Fault)
 def test_faults_that_cost_tuples_are_not_well_and_those_that_limit_the_rate_are(
-    fault: HealthFault,
+    fault: Fault,
 ) -> None:
     found = replace(
         examine("words", look(1000), look(3000), 1, 1),
         culprits=(Culprit(fault, "count", "count is so"),),
     )
-    assert found.is_well is (fault in {HealthFault.SLOW, HealthFault.SKEWED, HealthFault.HELD_BACK})
+    assert found.is_well is (fault in {Fault.SLOW, Fault.SKEWED, Fault.HELD_BACK})
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def test_one_look_knows_what_the_counts_were_before(time_ms: int, executed: int)
 def test_a_row_that_is_lost_is_named_before_what_is_slow() -> None:
     planted: Any = {"count_2": {"busy_us": 950}}
     found = examine("words", look(1000, **planted), look(3000, EdgeCounts(5, 4), **planted), 1, 1)
-    assert [each.fault for each in found.culprits] == [HealthFault.LEAKING, HealthFault.SLOW]
+    assert [each.fault for each in found.culprits] == [Fault.LEAKING, Fault.SLOW]
     assert found.sentence.startswith(
         "words does not run well: lines/default to count: 1 row was sent and not consumed"
     )
@@ -523,7 +523,7 @@ def test_a_slow_bolt_of_a_running_topology_is_named() -> None:
         before = look()
         cluster.advance(seconds=3)
         found = examine("words", before, look(), 2, 2)
-    slow = next(each for each in found.culprits if each.fault is HealthFault.SLOW)
+    slow = next(each for each in found.culprits if each.fault is Fault.SLOW)
     assert slow.component == "slow" and found.culprits[0] == slow
 
 

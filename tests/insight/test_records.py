@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-from sparkstorm.client.insight.records import CountWindow, CulpritView, Latency, to_json
 from sparkstorm.common.model.task_beats import Counts
+from sparkstorm.control_plane.insight.records import CountWindow, CulpritView, Latency, to_json
 
 
 def test_a_record_becomes_plain_json_without_nan() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkstorm.client.insight.ring import FINE, Ring
+from sparkstorm.control_plane.insight.ring import FINE, Ring
 
 
 def test_a_day_of_seconds_is_kept_within_its_bound() -> None:

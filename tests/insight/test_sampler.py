@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.client.insight.records import to_json
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
+from sparkstorm.control_plane.insight.records import to_json
+from sparkstorm.control_plane.insight.sampler import Sampler
 from tests.insight.watched import watched
 
 

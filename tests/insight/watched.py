@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.client.insight.sampler import Sampler
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
 
 

@@ -14,12 +14,12 @@ import pytest
 from IPython.core.formatters import HTMLFormatter
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.client.insight.health import Culprit, Health, HealthFault
 from sparkstorm.common.errors import NotAliveError
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, FailureKind
 from sparkstorm.common.model.requests import RebalancePlan
+from sparkstorm.control_plane.insight.health import Culprit, Fault, Health
 from sparkstorm.notebook.displays import BY_TYPE, live, register, sparkline, view_html
 from sparkstorm.testing import FeederSpout
 from tests.insight.watched import Split, Watched, watched
@@ -168,7 +168,7 @@ def test_failures_and_letters_show_their_text_and_nothing_of_it_is_markup() -> N
 
 
 def test_a_health_record_is_its_sentence_and_what_is_at_fault() -> None:
-    culprits = (Culprit(HealthFault.SLOW, "count", "count is 99% busy"),)
+    culprits = (Culprit(Fault.SLOW, "count", "count is 99% busy"),)
     found = shown(Health("w", "w does not run well", culprits, (), (), None, {}, 1, 1, ()))
     assert (
         " w does not run well" in found.texts

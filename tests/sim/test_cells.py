@@ -231,7 +231,7 @@ def test_a_hot_deploy_stays_in_its_stores_with_what_was_under_way(inherits: bool
 
 
 def test_reports_add_up_over_the_stores(tmp_path: Path) -> None:
-    from sparkstorm.client.insight.sampler import Sampler
+    from sparkstorm.control_plane.insight.sampler import Sampler
 
     feed = FeederSpout(["line"])
     conf = {"topology.cells": 2, "topology.workers": 2}

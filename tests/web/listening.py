@@ -23,9 +23,6 @@ import uvicorn
 
 from sparkstorm.api import BasicBolt, TopologyBuilder
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.insight.health import StoreLook
-from sparkstorm.client.insight.reading import StoreReading, TopologyReading
-from sparkstorm.client.insight.sampler import ReadModel
 from sparkstorm.common.config import merge
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.http_guard import local_hosts
@@ -41,6 +38,9 @@ from sparkstorm.common.model.outline import TopologyOutline, outline_of
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.task_beats import TaskBeat
 from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
+from sparkstorm.control_plane.insight.health import StoreLook
+from sparkstorm.control_plane.insight.reading import StoreReading, TopologyReading
+from sparkstorm.control_plane.insight.sampler import ReadModel
 from sparkstorm.data_plane.transport.progress import STATES, EdgeCounts, Progress, TaskCounts
 from sparkstorm.testing import FeederSpout
 from sparkstorm.web.app import make_app

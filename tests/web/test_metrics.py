@@ -10,11 +10,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from sparkstorm.client.insight.reading import StoreReading
-from sparkstorm.client.insight.records import UserMetricView
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.model.values.metric_values import HIGHEST, LOWEST
+from sparkstorm.control_plane.insight.reading import StoreReading
+from sparkstorm.control_plane.insight.records import UserMetricView
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.web.metrics import FAMILIES, metrics_routes, metrics_text
 from tests.insight.watched import watched
 from tests.web.served import served

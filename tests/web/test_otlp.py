@@ -16,13 +16,13 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from sparkstorm.cli.__main__ import main
-from sparkstorm.client.insight.reading import StoreReading
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import (
     InvalidConfigError,
     ReadOnlyConnectionError,
     StoreUnavailableError,
 )
+from sparkstorm.control_plane.insight.reading import StoreReading
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.web.metrics import samples_by_family
 from sparkstorm.web.otlp import OtlpPush
 from sparkstorm.web.otlp_traces import TracePush

@@ -16,10 +16,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from sparkstorm.client import ClusterClient
-from sparkstorm.client.insight.records import to_json
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.common.http_guard import local_hosts
+from sparkstorm.control_plane.insight.records import to_json
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.web import actions, picture
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Connections

@@ -13,7 +13,7 @@ import pytest
 from starlette.requests import Request
 
 from sparkstorm.cli.topologies import counts_by_component, tasks_text
-from sparkstorm.client.insight.sampler import Sampler
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.web.rest import _Streams, delta
 from tests.web.served import served
 from tests.web.test_metrics import samples_of

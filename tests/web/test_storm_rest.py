@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.client.insight.records import UserMetricView
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
+from sparkstorm.control_plane.insight.records import UserMetricView
 from sparkstorm.web.storm_answers import pretty
 from sparkstorm.web.storm_components import lag, sanitised
 from sparkstorm.web.storm_rest import named_worker

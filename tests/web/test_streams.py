@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pytest
 from jsonschema import Draft202012Validator
 
-from sparkstorm.client.insight.sampler import Sampler
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.web.openapi import ERROR, openapi
 from sparkstorm.web.rest import MOST_STREAMS
 from tests.insight.watched import watched

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import pytest
 
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.web import picture
 from sparkstorm.web.live import topology_record
 from tests.insight.watched import watched

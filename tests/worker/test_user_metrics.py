@@ -21,9 +21,9 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.client.insight.sampler import Sampler
 from sparkstorm.common.errors import StoreInconsistentError
 from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue
+from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge
 from sparkstorm.replay.local import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared

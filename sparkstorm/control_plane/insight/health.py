@@ -15,11 +15,11 @@ from functools import cached_property
 from operator import attrgetter, sub
 from types import MappingProxyType
 
-from sparkstorm.client.insight.audit import EdgeAudit, audit
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
 from sparkstorm.common.model.topology import ACKER, BAD_STREAM
+from sparkstorm.control_plane.insight.audit import EdgeAudit, audit
 from sparkstorm.data_plane.transport.progress import (
     EARLIER_MS,
     PAUSES,
@@ -41,7 +41,7 @@ _LONG_MS = 10_000
 _SKEW = 1.5
 
 
-class HealthFault(StrEnum):
+class Fault(StrEnum):
     """Kind of fault, the gravest first."""
 
     LEAKING = "leaking"
@@ -55,18 +55,10 @@ class HealthFault(StrEnum):
     HELD_BACK = "held back"
 
 
-_RANKS = {fault: rank for rank, fault in enumerate(HealthFault)}
-_LOST = frozenset(
-    {
-        HealthFault.LEAKING,
-        HealthFault.PARKED,
-        HealthFault.BAD,
-        HealthFault.LATE,
-        HealthFault.FAILING,
-    }
-)
+_RANKS = {fault: rank for rank, fault in enumerate(Fault)}
+_LOST = frozenset({Fault.LEAKING, Fault.PARKED, Fault.BAD, Fault.LATE, Fault.FAILING})
 """Faults that are said before missing workers and problems, for which trees may wait."""
-_GRAVE = _LOST | {HealthFault.WAITING}
+_GRAVE = _LOST | {Fault.WAITING}
 """Faults that cost tuples or time. The others name the limit of the rate: at full speed some part
 is always the slowest.
 """
@@ -90,7 +82,7 @@ class TaskLoad:
 class Culprit:
     """A component at fault, and a sentence with the reason."""
 
-    fault: HealthFault
+    fault: Fault
     component: str
     sentence: str
 
@@ -391,13 +383,13 @@ def waiting(of: Iterable[TaskLoad], after: StoreLook, p99_ms: float | None) -> C
         sentence = (
             f"trees took up to {_span(p99_ms or 0.0)}; rows wait for {_in_user_words(component)}"
         )
-        return Culprit(HealthFault.WAITING, component, sentence)
+        return Culprit(Fault.WAITING, component, sentence)
     what = counted(sum(after.backlog_by_task.values()), "byte waits", "bytes wait")
     if pending:
         what = counted(pending, "open tree waits", "open trees wait")
     still = "; no worker has committed anything meanwhile" if still_ms >= _LONG_MS else ""
     return Culprit(
-        HealthFault.WAITING,
+        Fault.WAITING,
         component,
         f"{what} for {_in_user_words(component)}, up to {_span(longest_ms)}{still}",
     )
@@ -437,7 +429,7 @@ def culprits(
         by_component.setdefault(load.component, []).append(load)
     found = [
         Culprit(
-            HealthFault.LEAKING,
+            Fault.LEAKING,
             edge.receiver,
             f"{edge.sender}/{edge.stream} to {edge.receiver}: {edge.fault}",
         )
@@ -474,21 +466,19 @@ def _of_counts(component: str, grown: Counts) -> Iterator[Culprit]:
     executed, late = grown.executed, grown.late
     if (parked := grown.parked - grown.replayed) > 0:
         words = counted(parked, "input became a dead letter", "inputs became dead letters")
-        yield Culprit(HealthFault.PARKED, component, f"{component}: {words}")
+        yield Culprit(Fault.PARKED, component, f"{component}: {words}")
     if grown.bad:
         words = counted(grown.bad, "record")
-        yield Culprit(
-            HealthFault.BAD, component, f"{component}: {words} went to its stream {BAD_STREAM}"
-        )
+        yield Culprit(Fault.BAD, component, f"{component}: {words} went to its stream {BAD_STREAM}")
     if late:
         of = f"{late:,} of {executed:,} inputs came too late for its windows"
         remedy = "read the source in the order of times, or raise the lag"
-        yield Culprit(HealthFault.LATE, component, f"{component}: {of}; {remedy}")
+        yield Culprit(Fault.LATE, component, f"{component}: {of}; {remedy}")
     failed = grown.failed + grown.retried
     ended = failed + grown.acked  # trees, of a spout: it executes nothing
     if failed and failed >= _FAULTY * (executed or ended):
         of = f"{executed:,} executed inputs" if executed else counted(ended, "tree")
-        yield Culprit(HealthFault.FAILING, component, f"{component}: {failed:,} of {of} failed")
+        yield Culprit(Fault.FAILING, component, f"{component}: {failed:,} of {of} failed")
 
 
 def _of_component(
@@ -500,7 +490,7 @@ def _of_component(
     if most.busy >= _SLOW:
         found.append(
             Culprit(
-                HealthFault.SLOW,
+                Fault.SLOW,
                 component,
                 f"{_in_user_words(component)} is {most.busy:.0%} busy on {most.slot} (task {most.task}){_more_of(component)}",
             )
@@ -515,7 +505,7 @@ def _of_component(
         share = fullest.executed / executed
         found.append(
             Culprit(
-                HealthFault.SKEWED,
+                Fault.SKEWED,
                 component,
                 f"task {fullest.task} of {_in_user_words(component)} executes {share:.0%} of its inputs",
             )
@@ -546,7 +536,7 @@ def _held_back(
     why = "" if cause == "inactive" else f" ({cause})"
     return [
         Culprit(
-            HealthFault.HELD_BACK,
+            Fault.HELD_BACK,
             component,
             f"{_in_user_words(component)} {how} {share:.0%} of the time{why}{whom}",
         )

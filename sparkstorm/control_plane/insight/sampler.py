@@ -18,19 +18,6 @@ from dataclasses import fields, is_dataclass, replace
 from operator import attrgetter
 from typing import Any, Protocol
 
-from sparkstorm.client.insight.cluster_views import cluster_view, stale
-from sparkstorm.client.insight.health import StoreLook
-from sparkstorm.client.insight.history import History
-from sparkstorm.client.insight.reading import ReadingSource, StoreReading, TopologyReading
-from sparkstorm.client.insight.records import (
-    WINDOWS_S,
-    ClusterReport,
-    CountWindow,
-    ErrorView,
-    TopologyReport,
-)
-from sparkstorm.client.insight.ring import COARSE, Ring
-from sparkstorm.client.insight.topology_views import error_view, topology_view
 from sparkstorm.common.errors import (
     InvalidConfigError,
     NotAliveError,
@@ -38,6 +25,19 @@ from sparkstorm.common.errors import (
     StoreUnavailableError,
 )
 from sparkstorm.common.model.failure import Failure
+from sparkstorm.control_plane.insight.cluster_views import cluster_view, stale
+from sparkstorm.control_plane.insight.health import StoreLook
+from sparkstorm.control_plane.insight.history import History
+from sparkstorm.control_plane.insight.reading import ReadingSource, StoreReading, TopologyReading
+from sparkstorm.control_plane.insight.records import (
+    WINDOWS_S,
+    ClusterReport,
+    CountWindow,
+    ErrorView,
+    TopologyReport,
+)
+from sparkstorm.control_plane.insight.ring import COARSE, Ring
+from sparkstorm.control_plane.insight.topology_views import error_view, topology_view
 
 
 class ReadModel(Protocol):

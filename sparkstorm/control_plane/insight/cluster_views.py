@@ -6,9 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from sparkstorm.client.insight.history import Later
-from sparkstorm.client.insight.reading import StoreReading
-from sparkstorm.client.insight.records import (
+from sparkstorm.common.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.common.model.requests import OutcomeState
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.task_beats import added
+from sparkstorm.control_plane.insight.history import Later
+from sparkstorm.control_plane.insight.reading import StoreReading
+from sparkstorm.control_plane.insight.records import (
     WINDOWS_S,
     ClusterReport,
     CountWindow,
@@ -21,12 +26,7 @@ from sparkstorm.client.insight.records import (
     TopologyReport,
     WorkerView,
 )
-from sparkstorm.client.insight.topology_views import topology_line
-from sparkstorm.common.model.assignment import SupervisorInfo, WorkerSlot
-from sparkstorm.common.model.names import counted
-from sparkstorm.common.model.requests import OutcomeState
-from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.model.task_beats import added
+from sparkstorm.control_plane.insight.topology_views import topology_line
 
 _MEMORY = "supervisor.memory.capacity.mb"
 _CPU = "supervisor.cpu.capacity"

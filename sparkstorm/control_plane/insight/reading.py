@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sparkstorm.client.insight.health import Health, Life, StoreLook, examine
 from sparkstorm.common.model.assignment import (
     RUNNING,
     Assignment,
@@ -22,6 +21,7 @@ from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark, Outcome, Request
 from sparkstorm.common.model.task_beats import TaskBeat
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.control_plane.insight.health import Health, Life, StoreLook, examine
 from sparkstorm.data_plane.transport.progress import Progress
 
 JUDGED_MS = 600_000

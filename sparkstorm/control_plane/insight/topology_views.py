@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sparkstorm.client.insight.health import Health, StoreLook
-from sparkstorm.client.insight.history import Grown, History, Later
-from sparkstorm.client.insight.reading import TopologyReading, is_settled
-from sparkstorm.client.insight.records import (
+from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
+from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue, quantile
+from sparkstorm.common.model.values.metric_values import merged as merged_metrics
+from sparkstorm.control_plane.insight.health import Health, StoreLook
+from sparkstorm.control_plane.insight.history import Grown, History, Later
+from sparkstorm.control_plane.insight.reading import TopologyReading, is_settled
+from sparkstorm.control_plane.insight.records import (
     ALL,
     WINDOWS_S,
     ComponentReport,
@@ -23,11 +28,6 @@ from sparkstorm.client.insight.records import (
     UserMetricView,
     WorkerView,
 )
-from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
-from sparkstorm.common.model.failure import Failure
-from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
-from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue, quantile
-from sparkstorm.common.model.values.metric_values import merged as merged_metrics
 from sparkstorm.data_plane.transport.progress import STATES, Progress
 
 RECENT = "1m"
