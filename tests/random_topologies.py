@@ -16,14 +16,24 @@ from typing import Any
 
 from pyspark.sql import Row, SparkSession
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, OutputCollector, Tuple
-from sparkstorm.replay import read_value, replay, replay_locally
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Bolt,
+    OutputCollector,
+    StatefulBolt,
+    Tuple,
+)
+from sparkstorm.replay import LocalResults, read_value, replay, replay_locally
+from sparkstorm.replay.job import STATE_MARK
+from sparkstorm.replay.local import _collect
+from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk
 from tests.replay.bolts import FIELDS, Pass
+from tests.replay.conftest import MASTER, Session
 from tests.replay.test_time_warnings import (
     compared,
     differing,
     kind_of,
-    outcome,
     outcomes_of_replay,
     replay_options,
 )
@@ -83,50 +93,95 @@ class ByHand(Bolt):
         self.collector.ack(tup)
 
 
+class Shares(BasicBolt):
+    """Emits a list of its own that it changes in place afterwards."""
+
+    outputs = (*FIELDS, "values")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[Any] = []
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.items.append([tup["value"] % 3])
+        collector.emit((tup["key"], tup["value"], tup["ts"], self.items))
+        self.items[0].append(tup["value"])
+        del self.items[:-3]
+
+
+class Changes(BasicBolt):
+    """Changes a list that it was sent, and one that it has emitted."""
+
+    outputs = (*FIELDS, "values")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        items = tup["values"] if "values" in tup.fields else [tup["value"]]
+        items.append(len(items))
+        collector.emit((tup["key"], tup["value"], tup["ts"], items))
+        items.reverse()
+        collector.emit((tup["key"], len(items), tup["ts"], items))
+        items.clear()
+
+
+class Gathers(StatefulBolt):
+    """Changes a list in its state in place, and puts it on some inputs alone."""
+
+    outputs = (*FIELDS, "values")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        items = self.state.get(tup["key"], [])
+        items.append(tup["value"])
+        if tup["value"] % 3:
+            self.state.put(tup["key"], items)
+            items.append(0)  # no longer what was put, or is it
+        collector.emit((tup["key"], len(items), tup["ts"], items))
+
+
 TIMED: Sequence[Any] = (*FOLDING, *COLLECTING, Steps, *KEEPING)
-PLAIN: Sequence[Any] = (Pass, Disorder, Bad, FirstTries, Numbers, ByHand)
+PLAIN: Sequence[Any] = (Pass, Disorder, Bad, FirstTries, Numbers, ByHand, Shares, Changes, Gathers)
 GIVEN = (["a", "b", *TIMES_AS_KEYS], TIMED, PLAIN)
 
 
 def on_spark(spark: SparkSession, seed: int) -> list[str]:
-    """Return the components whose replay on Spark differs from the local one."""
+    """Return the components whose replay on Spark differs from the local one without a warning, by
+    the chunks of all stages, which one job computes; and one result whose table differs from them.
+    """
     topology, rows = random_topology(Random(seed), "abc", TIMED, PLAIN)
     options = replay_options(topology, seed) | {"skip_bad": True}
     frames = {
         id: spark.createDataFrame(of, "key string, value int, ts bigint").coalesce(1)
         for id, of in rows.items()
     }
+    mine = replay_locally(topology, rows, **options)
     results = replay(topology, frames, **options)
-    results.run()
-
-    def values_of(id: str, stream: str) -> Any:
-        name = id if stream == "default" else f"{id}:{stream}"
-        return [_plain(row) for row in results[name].collect()] if name in results else ()
-
-    mine = outcomes_of_replay(topology, replay_locally(topology, rows, **options))
-    found = {
-        c.id: outcome(topology, c.id, values_of, _states(results, c.id), results.dead_letters)
-        for c in topology.bolts
-    }
-    return differing(topology, mine, found)
-
-
-def _states(results: Any, id: str) -> Mapping[int, Any]:
-    found: dict[int, Any] = {}
-    for row in results[f"{id}!state"].collect() if f"{id}!state" in results else ():
-        found.setdefault(row.task, {})[_plain(row.key)] = _plain(row.value)
-    return found
+    kept = results.kept(ROWS, KEPT_STATE, DEAD).collect()
+    chunks = [Chunk(*row)._replace(data=bytes(row.data)) for row in kept]
+    found = LocalResults()
+    _collect(results._plan, {}, {0: chunks}, found, results._stages.job.wanted)
+    unequal = differing(topology, *(outcomes_of_replay(topology, of) for of in (mine, found)))
+    name = Random(seed).choice([n for n in results if n.split(":")[0] not in rows])
+    table = Counter(repr(_plain(row, True)) for row in results[name].collect())
+    warned = {warning.component for warning in (*mine.warnings, *results.warnings)}
+    results.close()
+    id = name.removesuffix(STATE_MARK)
+    kept_rows = found.outputs[name] if id == name else _pairs(found.states_by_task.get(id, {}))
+    is_equal = table == Counter(map(repr, kept_rows))
+    return [*(id for id in unequal if id not in warned), *([] if is_equal else [name])]
 
 
-def _plain(value: Any) -> Any:
-    """A cell of Spark's as the value that it stands for."""
+def _pairs(states: Mapping[int, Any]) -> list[tuple[Any, ...]]:
+    return [(*pair, task) for task, state in states.items() for pair in state.items()]
+
+
+def _plain(value: Any, is_table: bool = False) -> Any:
+    """A cell of Spark's, or a row of a table, as the value that it stands for."""
     value = read_value(value)
     if isinstance(value, Row):
-        if value.__fields__[:1] == ["_1"]:
-            return [*map(_plain, value)]
-        if "key" not in value.__fields__ and "component" not in value.__fields__:
-            return {name: _plain(item) for name, item in value.asDict().items()}
-        return tuple(map(_plain, value))
+        items = [_plain(item) for item in value]
+        if is_table:
+            return tuple(items)
+        names = value.__fields__
+        return items if names[0] == "_1" else dict(zip(names, items, strict=True))
     return [*map(_plain, value)] if isinstance(value, list) else value
 
 
@@ -138,7 +193,7 @@ def main() -> None:
     parser.add_argument("--spark", action="store_true", help="Spark against replay_locally")
     arguments = parser.parse_args()
     tally: Counter[str] = Counter()
-    spark = session() if arguments.spark else None
+    spark = Session().get(MASTER) if arguments.spark else None
     for seed in range(arguments.first, arguments.first + arguments.seeds):
         if spark is not None:
             assert not (unequal := on_spark(spark, seed)), f"seed {seed}: {unequal} differ on Spark"
@@ -147,16 +202,6 @@ def main() -> None:
         else:
             tally[kind_of(seed, *compared(seed, *GIVEN))] += 1
     print(", ".join(f"{count:,} {what}" for what, count in sorted(tally.items())))
-
-
-def session() -> SparkSession:
-    """Return a small session of two cores."""
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-    )
-    return builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
 if __name__ == "__main__":
