@@ -69,6 +69,7 @@ class MemoryState:
         "_has_forms",
         "_kept",
         "_unchecked",
+        "handed",
         "scanned",
         "undo",
         "used",
@@ -81,6 +82,8 @@ class MemoryState:
         self._unchecked = frozenset() if is_strict else SCALARS
         self._data: dict[Any, Any] = {}
         self.used: dict[Any, None] | None = None  # keys that `noting` has noted
+        # of tests: key, value and its copy, of what `get` has handed out
+        self.handed: list[tuple[Any, Any, Any]] | None = None
         # key, former value, new value, key … since the last take_changes(): cheaper than tuples.
         # With the new values, a commit is made without looking a key up again: beyond some 50,000
         # keys each look-up misses the processor's caches.
@@ -98,7 +101,12 @@ class MemoryState:
         possible.
         """
         value = self._data.get(key, default)
-        return value if type(value) in SCALARS or value is default else self._codec.normalise(value)
+        if type(value) in SCALARS or value is default:
+            return value
+        copy = self._codec.normalise(value)
+        if self.handed is not None:
+            self.handed.append((key, value, copy))
+        return copy
 
     def put(self, key: Any, value: Any) -> None:
         """Set a value of the codec's closed set."""
@@ -279,6 +287,8 @@ class MemoryState:
 
     def roll_back(self, mark: int) -> None:
         """Undo every change made since `undo` had this length."""
+        if self.handed:
+            self.handed.clear()
         while len(self.undo) > mark:
             self.undo.pop()
             former = self.undo.pop()
@@ -287,6 +297,10 @@ class MemoryState:
                 self._data.pop(key, None)
             else:
                 self._data[key] = former
+
+    def holds(self, key: Any, value: Any) -> bool:
+        """Return whether this very value is still the one under a key."""
+        return self._data.get(key) is value
 
     @property
     def has_changes(self) -> bool:

@@ -33,6 +33,7 @@ from sparkstorm.data_plane.worker.parts import WorkerParts
 from sparkstorm.data_plane.worker.tasks.acker_task import AckerTask
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
+from sparkstorm.data_plane.worker.tasks.states import warn_of_lost_changes
 
 # Times the byte budget that one commit may carry: half a gigabyte. Redis ends a connection whose
 # request is larger than one.
@@ -270,6 +271,8 @@ class CommitBuilder:
         for task, bolt in self._task_set.bolts.items():
             # Commits of small epochs would pay for every task of the worker, also for those that
             # have not run.
+            if bolt.state is not None and bolt.state.handed:
+                warn_of_lost_changes(self._plan.component_by_task[task], bolt.state)
             if bolt.is_unchanged:
                 continue
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)

@@ -8,6 +8,7 @@ is planned beforehand.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -90,12 +91,29 @@ def stored_state(
             plan.lazy_keys or settings.cache_keys,
             is_strict,
         )
+    if plan.is_strict:
+        state.handed = []
     for each in fields:
         state.load(each.get("s", ()), each.get("d", ()))
     if isinstance(state, LazyState):
         # Only the last marks count: each holds the numbers of its commit.
         state.resume(marks[-1] if marks else None)
     return state
+
+
+def warn_of_lost_changes(component: str, state: MemoryState) -> None:
+    """Warn once of a value that user code has changed in the copy that it was handed alone, without
+    `put` or `delete` since the last call.
+    """
+    handed = state.handed or ()
+    lost = next((k for k, value, copy in handed if copy != value and state.holds(k, value)), None)
+    state.handed = [] if lost is None else None
+    if lost is not None:
+        warnings.warn(
+            f"component '{component}', state key {lost!r:.60}: its value was changed in place, which changes a "
+            "copy alone; put it back, as in state.put(key, value), or change another copy",
+            stacklevel=2,
+        )
 
 
 def expecting(
