@@ -18,7 +18,7 @@ from typing import Any
 from sparkstorm.data_plane.executor.user_traceback import Busy, busy_in, package_of
 
 _REMEDY = "end it with os._exit, or use multiprocessing or subprocess"
-_ENGINE = frozenset({"worker", "executor", "replay"})
+_ENGINE = frozenset({"data_plane", "replay"})
 """Packages that run tasks; a script that the command line runs may fork and go on as its child."""
 
 

@@ -47,7 +47,7 @@ class Busy(NamedTuple):
 
 
 def package_of(frame: FrameType) -> str:
-    """Return the package of ours whose code a frame runs (`worker`), empty for code of others."""
+    """Return the package of ours whose code a frame runs (`data_plane`), empty for code of others."""
     file = frame.f_code.co_filename
     return file.removeprefix(_OURS).split(os.sep)[0] if file.startswith(_OURS) else ""
 
