@@ -150,3 +150,39 @@ def test_a_waiting_input_of_a_plain_bolt_holds_windows_downstream_open(
         assert sorted(capture.values_of("windows")) == sorted(replayed["windows"])
         assert sorted(capture.values_of("windows", "late")) == sorted(replayed["windows:late"])
         assert letters[:1] == [18] == [letter.values[1] for letter in replayed.dead_letters]
+
+
+class Keeps(Bolt):
+    """Keeps its inputs while it is told to, and passes others on."""
+
+    outputs: Any = FIELDS
+
+    is_told = True
+
+    def prepare(self, conf: Any, context: Any, collector: OutputCollector) -> None:
+        self.collector = collector
+
+    def execute(self, tup: Tuple) -> None:
+        if not Keeps.is_told:
+            self.collector.emit(tup.values, tup)
+            self.collector.ack(tup)
+
+
+def test_inputs_that_were_open_when_their_worker_died_follow_the_clock_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spout, capture = FeederSpout(FIELDS), CaptureBolt()
+    replayed = replay_locally(chained(spout, [Pass()], capture), {"spout": ROWS})
+    with LocalCluster() as cluster:
+        cluster.submit(chained(spout, [Keeps()], capture))
+        for row in ROWS:
+            spout.feed(row)
+        cluster.run_until(lambda: cluster.counts("plain0").executed == len(ROWS))
+        monkeypatch.setattr(Keeps, "is_told", False)
+        cluster.kill_worker("plain0")
+        spout.finish()
+        cluster.run_until_idle()
+    assert sorted(capture.values_of("windows")) == sorted(replayed["windows"])
+    late = sorted(capture.values_of("windows", "late"))
+    assert late == sorted(replayed["windows:late"])
+    assert len(late) == 4

@@ -240,8 +240,11 @@ class BoltTask(Task):
         """
         self.caught_up_at = entry_order(last_entry)
         self._is_caught_up = False
+        # Marks wait for those that have failed, whose holds are restored. One that was open when
+        # the former owner ended runs as if for the first time, and follows the clock of the rows
+        # before it.
         for each in held:
-            self.hold(each)
+            self._keep(each)
         self.changed_held.clear()
         if self.time is not None:
             self.time.outlook.keep_holds(self.held)
@@ -316,6 +319,11 @@ class BoltTask(Task):
         """Keep an input that is not done; `failed`: which of how many failed calls of this turn it
         is.
         """
+        self._keep(held)
+        if self.time is not None and (held.due_ms is not None or held.tuple.source.is_again):
+            self.time.outlook.hold((held.key,), failed)
+
+    def _keep(self, held: PendingInput) -> None:
         if held.key not in self.held:
             heapq.heappush(self._births, (held.born_ms, held.key))
             if isinstance(self.runner, TimedRunner):
@@ -326,8 +334,6 @@ class BoltTask(Task):
         self.changed_held[held.key] = None
         if held.due_ms is not None:
             heapq.heappush(self.retries, (held.due_ms, held.key))
-        if self.time is not None and (held.due_ms is not None or held.tuple.source.is_again):
-            self.time.outlook.hold((held.key,), failed)
 
     def _first_held(self, heap: list[tuple[int, str]]) -> int:
         """Return the least number of a heap over held inputs, of which there must be one."""
