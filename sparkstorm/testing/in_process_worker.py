@@ -288,6 +288,11 @@ class InProcessWorker:
         # simulated time has whole milliseconds
         return None if due_ms is None or math.isinf(due_ms) else math.ceil(due_ms)
 
+    def rouse(self) -> None:
+        """Let the next step be a whole one, as after a connection that broke."""
+        self._post.set()
+        self._around.simulation.wake(self)
+
     def is_woken(self) -> bool:
         """Return whether frames have come, or a thread has posted something."""
         if self.worker is None or self.clock.is_busy or self.is_paused:

@@ -463,7 +463,7 @@ class LocalCluster:
         """Step every worker at the next opportunity."""
         for slot in self.slots:
             if slot.process is not None:
-                self.simulation.wake(slot.process)
+                slot.process.rouse()
 
     # -- faults ------------------------------------------------------------------------------------
 

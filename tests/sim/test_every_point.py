@@ -145,6 +145,7 @@ def test_the_store_goes_back_at_every_commit(name: str, back: int) -> None:
                 done.append(point.commits)
                 store.restore(kept[max(0, len(kept) - back)] if kept else store.checkpoint())
                 cluster.simulation.wake_all()
+                cluster.wake_workers()  # its restart has cut their connections
                 return
             kept += [store.checkpoint()] * (point.commits - len(kept))
 

@@ -106,6 +106,9 @@ class Worker:
             self._begun = epoch
             self._others_due_ms = 0.0
             return None
+        # The mark of a source's end goes out with a commit: windows would wait for the next timer.
+        if any(s.must_say_end for s in self._task_set.spouts.values()):
+            return None
         now_ms = self._clock.now_ms()
         due_ms = self._spout_turns.next_due_ms(now_ms, now_ms + 1)
         return self._others_due_ms if due_ms is None else min(due_ms, self._others_due_ms)

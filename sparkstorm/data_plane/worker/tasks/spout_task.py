@@ -285,6 +285,11 @@ class SpoutTask:
         """Return whether the end of this source was sent to all subscribers."""
         return self.time is None or self.time.outlook.has_ended or not self._asked("has_ended")
 
+    @property
+    def must_say_end(self) -> bool:
+        """Return whether the source has ended, and its subscribers are still to be told."""
+        return self.time is not None and not self.time.outlook.has_ended and self.has_ended
+
     def begin(self, now_ms: int) -> None:
         """Note the time at which trees may begin."""
         self._births.note(now_ms)
