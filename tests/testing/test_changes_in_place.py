@@ -60,6 +60,7 @@ def state_of(first: Any, change: Callable[[Any, Any, int], Any]) -> Mapping[Any,
         ({}, lambda state, key, n: state[key].update({str(n): n})),
         ([[]], lambda state, key, n: state[key][0].append(n)),
         ({1}, lambda state, key, n: state[key].add(n)),
+        ([], lambda state, key, n: state[key].append(object())),
     ],
 )
 def test_a_change_that_is_not_put_back_is_named(first: Any, change: Any) -> None:
@@ -73,3 +74,9 @@ def test_a_change_that_is_put_back_deleted_or_undone_is_not_named(change: Any) -
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         state_of([], change)
+
+
+def test_a_value_that_is_unequal_to_itself_is_not_named() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        state_of([float("nan")], lambda state, key, n: state.get(key))

@@ -106,7 +106,7 @@ def warn_of_lost_changes(component: str, state: MemoryState) -> None:
     `put` or `delete` since the last call.
     """
     handed = state.handed or ()
-    lost = next((k for k, value, copy in handed if copy != value and state.holds(k, value)), None)
+    lost = next((k for k, value, copy in handed if state.has_lost(k, value, copy)), None)
     state.handed = [] if lost is None else None
     if lost is not None:
         warnings.warn(
