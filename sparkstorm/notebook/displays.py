@@ -27,7 +27,7 @@ from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.extensions.laboratory import Scene
 from sparkstorm.notebook.scene_map import scene_map
 from sparkstorm.notebook.svg import PALETTE
-from sparkstorm.notebook.tables import HtmlTable
+from sparkstorm.notebook.tables import Table
 from sparkstorm.notebook.topology_graph import (
     GraphLink,
     GraphNode,
@@ -56,7 +56,7 @@ def graph_html(graph: TopologyGraph) -> str:
     names = ("component", "kind", "executors", "tasks", "inputs")
     return (
         picture(graph).text
-        + HtmlTable([dict(zip(names, row, strict=True)) for row in rows_of(graph)])._repr_html_()
+        + Table([dict(zip(names, row, strict=True)) for row in rows_of(graph)])._repr_html_()
     )
 
 
@@ -123,7 +123,7 @@ def view_html(
     ]
     parts += [
         picture(graph, f"{view.name}: {view.sentence}", busy).text,
-        HtmlTable(rows)._repr_html_(),
+        Table(rows)._repr_html_(),
         _sparklines(series or {}),
     ]
     return "".join(parts)
@@ -160,7 +160,7 @@ def cluster_html(view: ClusterReport) -> str:
         for each in sentences
     ]
     tables = [
-        HtmlTable(rows, title)._repr_html_()
+        Table(rows, title)._repr_html_()
         for rows, title in ((topologies, "topologies"), (hosts, "hosts"))
         if rows
     ]
@@ -207,7 +207,7 @@ def plan_html(plan: RebalancePlan) -> str:
         _move(str(each), "finds no slot", plan.before.get(each), None) for each in plan.unplaced
     ]
     head = _line(f"plan for {plan.topology_id}: {workers}{short}, {stay}", not plan.unplaced)
-    return head + (HtmlTable(rows)._repr_html_() if rows else "")
+    return head + (Table(rows)._repr_html_() if rows else "")
 
 
 def _move(executor: str, what: str, before: object, after: object) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def letter_html(letter: DeadLetter) -> str:
         {"field": name, "value": repr(value)[:200]}
         for name, value in zip(letter.fields, letter.values, strict=False)
     ]
-    return failure_html(letter.failure) + head + HtmlTable(values)._repr_html_()
+    return failure_html(letter.failure) + head + Table(values)._repr_html_()
 
 
 def replay_html(replay: Any) -> str:
@@ -255,7 +255,7 @@ def replay_html(replay: Any) -> str:
         }
         for name in replay
     ]
-    return HtmlTable(rows, "results of a replay")._repr_html_()
+    return Table(rows, "results of a replay")._repr_html_()
 
 
 def scene_html(scene: Scene) -> str:
@@ -265,7 +265,7 @@ def scene_html(scene: Scene) -> str:
         {"topology": names.get(each, each), "the scheduler says": why}
         for each, why in scene.reason_by_topology.items()
     ]
-    return scene_map(scene).text + (HtmlTable(rows)._repr_html_() if rows else "")
+    return scene_map(scene).text + (Table(rows)._repr_html_() if rows else "")
 
 
 def health_html(health: Health) -> str:
@@ -274,7 +274,7 @@ def health_html(health: Health) -> str:
         {"fault": str(each.fault), "component": each.component, "why": each.sentence}
         for each in health.culprits
     ]
-    return _line(health.sentence, health.is_well) + (HtmlTable(rows)._repr_html_() if rows else "")
+    return _line(health.sentence, health.is_well) + (Table(rows)._repr_html_() if rows else "")
 
 
 def _line(sentence: str, is_well: bool) -> str:

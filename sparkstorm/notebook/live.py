@@ -32,7 +32,7 @@ from sparkstorm.data_plane.transport.connection import Link
 from sparkstorm.extensions.laboratory import Scene, moved
 from sparkstorm.notebook.slot_map import slot_map
 from sparkstorm.notebook.svg import Svg
-from sparkstorm.notebook.tables import HtmlTable
+from sparkstorm.notebook.tables import Table
 
 _SHOWN_BYTES = 60
 _REDIS_ANSWER_S = 10.0
@@ -74,7 +74,7 @@ class Look:
 
     # -- tables ------------------------------------------------------------------------------------
 
-    def topologies(self) -> HtmlTable:
+    def topologies(self) -> Table:
         """Table of topologies."""
         rows = []
         for topology_id, base in sorted(self.reading.bases.items()):
@@ -94,9 +94,9 @@ class Look:
                     "assignment_version": found.version if found else None,
                 }
             )
-        return HtmlTable(rows, "topologies")
+        return Table(rows, "topologies")
 
-    def supervisors(self) -> HtmlTable:
+    def supervisors(self) -> Table:
         """Table of supervisors."""
         used: dict[str, int] = {}
         for slot in self._workers():
@@ -112,9 +112,9 @@ class Look:
             }
             for node, info in sorted(self.reading.snapshot.supervisors.items())
         ]
-        return HtmlTable(rows, "supervisors")
+        return Table(rows, "supervisors")
 
-    def slots(self) -> HtmlTable:
+    def slots(self) -> Table:
         """Every slot, with the worker in it and its heartbeat."""
         beats = self.beat_by_slot()
         workers = self._workers()
@@ -129,13 +129,13 @@ class Look:
                 "executors": executors,
             }
             rows.append({**row, **self._beat_row(beats.get(slot))})
-        return HtmlTable(rows, "slots")
+        return Table(rows, "slots")
 
-    def executors(self) -> HtmlTable:
+    def executors(self) -> Table:
         """Every executor with its component and its place."""
-        return HtmlTable(self.scene.rows(), "executors")
+        return Table(self.scene.rows(), "executors")
 
-    def tasks(self) -> HtmlTable:
+    def tasks(self) -> Table:
         """Every task with its component and its place."""
         rows = []
         for topology in self.scene.topologies:
@@ -150,11 +150,11 @@ class Look:
                     {"task": task, **where, "slot": str(slot) if slot else None}
                     for task in executor.tasks
                 ]
-        return HtmlTable(rows, "tasks")
+        return Table(rows, "tasks")
 
-    def moved_since(self, before: Look) -> HtmlTable:
+    def moved_since(self, before: Look) -> Table:
         """Executors with a task whose slot is another one than in an earlier look."""
-        return HtmlTable(moved(before.scene, self.scene), "moved")
+        return Table(moved(before.scene, self.scene), "moved")
 
     def _workers(self) -> dict[WorkerSlot, tuple[str, int]]:
         workers: dict[WorkerSlot, tuple[str, int]] = {}
@@ -235,9 +235,9 @@ class Inspector:
         """Read everything once."""
         return Look(self._reader.read(), self._clock.now_ms())
 
-    def tree(self, path: str = "") -> HtmlTable:
+    def tree(self, path: str = "") -> Table:
         """The nodes below a path, depth first, with their sizes and how their data begins."""
-        return HtmlTable(list(_walk(self._state.store, path)), f"tree below {path or '/'}")
+        return Table(list(_walk(self._state.store, path)), f"tree below {path or '/'}")
 
     def wait(self, condition: Callable[[Look], bool], timeout_secs: float = 60.0) -> Look:
         """Look until something holds; TimeoutError with the last topologies seen otherwise."""

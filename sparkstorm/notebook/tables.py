@@ -14,7 +14,7 @@ _LONGEST_LINE = 40
 _MOST_ROWS = 200
 
 
-class HtmlTable:
+class Table:
     """Rows with the same columns; a notebook shows it as HTML, a terminal as text."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
