@@ -27,7 +27,7 @@ from sparkstorm.api import (
 from sparkstorm.replay import LocalResults, read_value, replay, replay_locally
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.local import _collect
-from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, Chunk
+from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, EdgeChunk
 from tests.replay.bolts import FIELDS, Pass
 from tests.replay.conftest import MASTER, Session
 from tests.replay.test_time_warnings import (
@@ -155,7 +155,7 @@ def on_spark(spark: SparkSession, seed: int) -> list[str]:
     mine = replay_locally(topology, rows, **options)
     results = replay(topology, frames, **options)
     kept = results.kept(ROWS, KEPT_STATE, DEAD).collect()
-    chunks = [Chunk(*row)._replace(data=bytes(row.data)) for row in kept]
+    chunks = [EdgeChunk(*row)._replace(data=bytes(row.data)) for row in kept]
     found = LocalResults()
     _collect(results._plan, {}, {0: chunks}, found, results._stages.job.wanted)
     unequal = differing(topology, *(outcomes_of_replay(topology, of) for of in (mine, found)))

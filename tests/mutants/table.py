@@ -44,7 +44,7 @@ _BUILDER, _EPOCH, _INBOX = (
 _ACKER, _BOLT, _HELD = (
     "data_plane/worker/tasks/acker_task.py",
     "data_plane/worker/tasks/bolt_task.py",
-    "data_plane/worker/tasks/bolt_task.py",
+    "data_plane/task_kit/held.py",
 )
 _JOURNAL, _LEDGER, _TABLE = (
     "data_plane/task_kit/journal.py",

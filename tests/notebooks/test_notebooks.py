@@ -181,7 +181,7 @@ def test_what_is_it_doing_finds_the_task_with_most_of_the_work_and_cures_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outputs = run("what_is_it_doing", monkeypatch)
-    assert "orders keeps up" in htmls_of(outputs)[0] and "<svg" in htmls_of(outputs)[0]
+    assert "orders is done" in htmls_of(outputs)[0] and "<svg" in htmls_of(outputs)[0]
     tables = [
         output.data["text/plain"]
         for output in outputs
@@ -194,4 +194,4 @@ def test_what_is_it_doing_finds_the_task_with_most_of_the_work_and_cures_it(
     assert shares[:2] == [[2, 2, 2, 92]] * 2 and shares[2][-1] <= 92 // 2
     assert "the same totals: True" in said_by(outputs)
     shown = htmls_of(outputs)[-1]  # of `live`: one output, as it was shown last
-    assert "topologies" in shown and "orders keeps up" in shown and len(htmls_of(outputs)) == 5
+    assert "topologies" in shown and "orders is done" in shown and len(htmls_of(outputs)) == 5

@@ -208,7 +208,7 @@ def look_inside(terminals: Terminals, worker: str) -> None:
     # again where the machine gave the worker no time for a whole message
     terminals.wait(lambda: traced() == {"lines", "split", "count"}, "a message at every bolt")
     status, out, err = terminals.run("stacks", "beta", worker, "--seconds", "2", "--folded")
-    assert status == 0 and "MainThread;" in out and "(data_plane/worker/loop.py" in out, out + err
+    assert status == 0 and "MainThread;" in out and "(worker/loop.py" in out, out + err
 
 
 def test_three_terminals(terminals: Terminals) -> None:
