@@ -25,7 +25,7 @@ def test_every_method_of_a_memory_state_ends_the_columns_or_knows_them() -> None
     }
     public |= {"__len__", "__contains__", "__iter__", "__getitem__", "__setitem__", "__delitem__"}
     public.remove("is_key")  # looks at the key alone
-    public -= {"keep_changes", "has_lost"}  # of a live bolt's turn; no replay calls them
+    public -= {"keep_changes", "holds"}  # of a live bolt's turn; no replay calls them
     assert {
         name for name in public if name not in vars(kind) and name not in vars(ColumnState)
     } == set()

@@ -298,17 +298,9 @@ class MemoryState:
             else:
                 self._data[key] = former
 
-    def has_lost(self, key: Any, value: Any, copy: Any) -> bool:
-        """Return whether this very value is still the one under a key, and the copy of it that was
-        handed out has another form.
-        """
-        if self._data.get(key) is not value:
-            return False
-        # The forms and not the values: NaN is unequal to itself.
-        try:
-            return self._codec.pack(copy) != self._codec.pack(value)
-        except CodecError:
-            return True  # it has got something that no state can hold
+    def holds(self, key: Any, value: Any) -> bool:
+        """Return whether this very value is still the one under a key."""
+        return self._data.get(key) is value
 
     @property
     def has_changes(self) -> bool:

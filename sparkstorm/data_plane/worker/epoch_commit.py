@@ -272,7 +272,9 @@ class CommitBuilder:
             # Commits of small epochs would pay for every task of the worker, also for those that
             # have not run.
             if bolt.state is not None and bolt.state.handed:
-                warn_of_lost_changes(self._plan.component_by_task[task], bolt.state)
+                warn_of_lost_changes(
+                    self._plan.component_by_task[task], bolt.state, self._plan.codec
+                )
             if bolt.is_unchanged:
                 continue
             delta = _changed(bolt.state, "s", "d") | _changed_times(bolt)

@@ -15,9 +15,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from sparkstorm.common.errors import WorkerFailedError
+from sparkstorm.common.errors import CodecError, WorkerFailedError
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.model.tuples import Source
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.settings import StateSettings
 from sparkstorm.data_plane.executor.lazy_state import LazyState
 from sparkstorm.data_plane.executor.state import MemoryState
@@ -101,12 +102,15 @@ def stored_state(
     return state
 
 
-def warn_of_lost_changes(component: str, state: MemoryState) -> None:
+def warn_of_lost_changes(component: str, state: MemoryState, codec: Codec) -> None:
     """Warn once of a value that user code has changed in the copy that it was handed alone, without
     `put` or `delete` since the last call.
     """
     handed = state.handed or ()
-    lost = next((k for k, value, copy in handed if state.has_lost(k, value, copy)), None)
+    lost = next(
+        (k for k, value, copy in handed if state.holds(k, value) and _differ(codec, value, copy)),
+        None,
+    )
     state.handed = [] if lost is None else None
     if lost is not None:
         warnings.warn(
@@ -114,6 +118,14 @@ def warn_of_lost_changes(component: str, state: MemoryState) -> None:
             "copy alone; put it back, as in state.put(key, value), or change another copy",
             stacklevel=2,
         )
+
+
+def _differ(codec: Codec, value: Any, copy: Any) -> bool:
+    # By their forms: NaN is unequal to itself.
+    try:
+        return codec.pack(copy) != codec.pack(value)
+    except CodecError:
+        return True  # the copy has got something that no state can hold
 
 
 def expecting(
