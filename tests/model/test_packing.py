@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import random
 import sys
@@ -412,29 +411,3 @@ def test_records_of_very_many_shapes_are_read() -> None:
         names = chance.sample(range(12), chance.randint(1, 4))
         record = {f"field {n}": {"in": n} for n in names}
         assert core.unpack(CODEC.pack(record)) == record
-
-
-def test_mappings_whose_keys_no_class_can_have_are_read_without_a_class_for_each() -> None:
-    packed = CODEC.pack({"__class__": 1})
-
-    def classes() -> int:
-        return sum(each.__name__ == "Shape" for each in object.__subclasses__())
-
-    gc.collect()
-    gc.disable()
-    try:
-        before = classes()
-        for _ in range(3_000):
-            assert core.unpack(packed) == {"__class__": 1}
-        assert classes() - before <= 3
-    finally:
-        gc.enable()
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="not measured there")
-def test_records_share_the_memory_of_their_keys() -> None:
-    record = {"name": 1, "count": 2, "price": 3}
-    packed = CODEC.pack(record)
-    for _ in range(2_000):  # another shape may have been in its place
-        found = core.unpack(packed)
-    assert sys.getsizeof(found) < 0.7 * sys.getsizeof(record)

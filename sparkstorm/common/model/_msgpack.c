@@ -410,105 +410,6 @@ unpack_list(Source *from, Py_ssize_t size, int level)
     return found;
 }
 
-/* ---- mappings with the keys of a former one ---- */
-
-/* Records of one kind have the same keys in the same order. CPython keeps the keys of instances of a class once for all of them, and
-   a copy of such an instance's dict shares them too: it is made, filled and freed in less time than one with a table of its own, and
-   takes half of its memory. So there is a class, and a dict of an instance of it, for each of the shapes that were read lately. */
-enum { SHAPES = 128, MOST_KEYS = 24, MOST_MISSES = 1024 };
-
-typedef struct {
-    PyObject *keys;  /* a tuple of texts in ASCII of 31 bytes at the most */
-    PyObject *model; /* a dict with these keys */
-    int misses_left; /* mappings of other shapes until one of them may have this place */
-} Shape;
-
-static Shape shapes[SHAPES];
-
-/* The size of a short text that begins here, -1 where anything else does. */
-static inline Py_ssize_t
-short_text(const Source *from)
-{
-    Py_ssize_t size = from->at < from->end && *from->at >= 0xA0 && *from->at < 0xC0 ? *from->at & 31 : -1;
-    return size < from->end - from->at ? size : -1;
-}
-
-/* Where a shape with this first key and so many keys lies; NULL where there can be none. */
-static Shape *
-place_of_shape(const Source *from, Py_ssize_t count)
-{
-    Py_ssize_t size = count >= 1 && count <= MOST_KEYS ? short_text(from) : -1;
-    return size < 1 ? NULL : &shapes[(place_of_text(from->at + 1, size) ^ (size_t)count * 37) % SHAPES];
-}
-
-static inline int
-is_next_key(const Source *from, PyObject *key)
-{
-    Py_ssize_t size = short_text(from);
-    return size >= 0 && size == PyUnicode_GET_LENGTH(key) && memcmp(from->at + 1, PyUnicode_1BYTE_DATA(key), (size_t)size) == 0;
-}
-
-/* A dict with these keys that shares them with its copies; NULL without an error where there is none. */
-static PyObject *
-made_model(PyObject *keys)
-{
-    PyObject *class = PyObject_CallFunction((PyObject *)&PyType_Type, "s(){}", "Shape"), *found = NULL;
-    PyObject *instance = NULL;
-    Py_ssize_t at = 0;
-    /* each new instance leaves room for one name less that is still to come, in all that are made after it */
-    for (int made = 0; class != NULL && made < 32 && (made == 0 || instance != NULL); made++) {
-        Py_XSETREF(instance, PyObject_CallNoArgs(class));
-        for (at = 0; instance != NULL && at < PyTuple_GET_SIZE(keys); at++)
-            if (PyObject_SetAttr(instance, PyTuple_GET_ITEM(keys, at), Py_None) < 0)
-                Py_CLEAR(instance);
-    }
-    if (instance != NULL)
-        found = PyObject_GenericGetDict(instance, NULL);
-    Py_XDECREF(instance);
-    Py_XDECREF(class);
-    if (found != NULL) { /* of its own: the instance's goes with it */
-        Py_SETREF(found, PyDict_CheckExact(found) ? PyDict_Copy(found) : NULL);
-        PyObject *key, *value;
-        Py_ssize_t next = 0;
-        for (at = 0; found != NULL && PyDict_Next(found, &next, &key, &value); at++)
-            if (at == PyTuple_GET_SIZE(keys) || key != PyTuple_GET_ITEM(keys, at))
-                break;
-        if (at != PyTuple_GET_SIZE(keys) || (found != NULL && PyDict_GET_SIZE(found) != at))
-            Py_CLEAR(found);
-    }
-    if (found == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
-        PyErr_Clear(); /* a name that classes keep for themselves */
-    return found;
-}
-
-/* Keep the shape of a mapping with these keys in this place. */
-static int
-keep_shape(Shape *place, PyObject *found)
-{
-    PyObject *key, *value;
-    Py_ssize_t next = 0, at = 0;
-    if (place->misses_left > 0) {
-        place->misses_left--;
-        return 0;
-    }
-    for (; PyDict_Next(found, &next, &key, &value); at++)
-        if (!PyUnicode_CheckExact(key) || !PyUnicode_IS_COMPACT_ASCII(key) || PyUnicode_GET_LENGTH(key) > 31)
-            return 0;
-    place->misses_left = MOST_MISSES; /* also where no model can be made, for which a class is tried */
-    PyObject *keys = PyTuple_New(at), *model = NULL;
-    for (next = at = 0; keys != NULL && PyDict_Next(found, &next, &key, &value); at++) {
-        Py_INCREF(key);
-        PyUnicode_InternInPlace(&key);
-        PyTuple_SET_ITEM(keys, at, key);
-    }
-    if (keys != NULL && (model = made_model(keys)) != NULL) {
-        Py_XSETREF(place->keys, Py_NewRef(keys));
-        Py_XSETREF(place->model, model);
-    }
-    Py_XDECREF(keys);
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 /* A new dict for so many pairs. */
 static PyObject *
 new_dict(Py_ssize_t size)
@@ -520,43 +421,13 @@ new_dict(Py_ssize_t size)
 #endif
 }
 
-/* A mapping's pairs as long as its keys are those of a shape, and how many these are. */
-static PyObject *
-first_pairs(Source *from, const Shape *shape, Py_ssize_t size, int level, Py_ssize_t *count)
-{
-    /* `shape` may become another one while values are read */
-    PyObject *keys = Py_NewRef(shape->keys), *model = Py_NewRef(shape->model), *values[MOST_KEYS], *found = NULL;
-    Py_ssize_t at = 0;
-    int failed = 0;
-    while (at < size && !failed && is_next_key(from, PyTuple_GET_ITEM(keys, at))) {
-        from->at += 1 + PyUnicode_GET_LENGTH(PyTuple_GET_ITEM(keys, at));
-        if (!(failed = (values[at] = unpack_value(from, level + 1, 0)) == NULL))
-            at++;
-    }
-    if (!failed)
-        found = at == size ? PyDict_Copy(model) : new_dict(size);
-    *count = at;
-    for (at = 0; at < *count; at++) {
-        if (found != NULL && PyDict_SetItem(found, PyTuple_GET_ITEM(keys, at), values[at]) < 0)
-            Py_CLEAR(found);
-        Py_DECREF(values[at]);
-    }
-    Py_DECREF(keys);
-    Py_DECREF(model);
-    return found;
-}
-
 static PyObject *
 unpack_mapping(Source *from, Py_ssize_t size, int level)
 {
     if (size > (from->end - from->at) / 2)
         return NULL;
-    Shape *shape = place_of_shape(from, size);
-    Py_ssize_t at = 0;
-    int is_known = shape != NULL && shape->model != NULL && PyTuple_GET_SIZE(shape->keys) == size;
-    PyObject *found = is_known ? first_pairs(from, shape, size, level, &at) : new_dict(size);
-    is_known = at == size;
-    for (; found != NULL && at < size; at++) {
+    PyObject *found = new_dict(size);
+    for (Py_ssize_t at = 0; found != NULL && at < size; at++) {
         PyObject *key = unpack_value(from, level + 1, 1);
         PyObject *content = key == NULL ? NULL : unpack_value(from, level + 1, 0);
         if (content == NULL || PyDict_SetItem(found, key, content) < 0)
@@ -564,8 +435,6 @@ unpack_mapping(Source *from, Py_ssize_t size, int level)
         Py_XDECREF(key);
         Py_XDECREF(content);
     }
-    if (found != NULL && shape != NULL && !is_known && PyDict_GET_SIZE(found) == size && keep_shape(shape, found) < 0)
-        Py_CLEAR(found);
     return found;
 }
 
