@@ -56,7 +56,6 @@ setup(
                     "_hash",
                     "_ledger",
                     "_msgpack",
-                    "_resp",
                     "_values",
                 )
             ],

@@ -53,7 +53,7 @@ from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.executor.output_clock import OutputClock
 from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.data_plane.executor.state import Cells, MemoryState, noting
-from sparkstorm.data_plane.transport import connection, frames
+from sparkstorm.data_plane.transport import frames
 from sparkstorm.data_plane.worker import epoch as epochs
 from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
 from sparkstorm.data_plane.worker.tasks import spout_task
@@ -105,7 +105,6 @@ def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
         epochs,
         frames,
         states,
-        connection,
         output_clock,
         tuples,
         manual_runner,
@@ -992,38 +991,6 @@ def test_damaged_columns_of_roots_are_left_to_the_plain_way(each_core: str) -> N
         arguments[place] = bad
         with pytest.raises((MalformedFrameError, TypeError)):
             frames._row_roots(*arguments)
-
-
-def test_requests_to_redis_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    chance = random.Random(7)
-    words: list[Callable[[], Any]] = [
-        lambda: chance.choice([0, -1, 9, 10, 2**31, -(2**63), 2**63 - 1, 2**63, 1.5]),
-        lambda: chance.choice(["", "HSET", "ä\0€", "x" * 17_000]),
-        lambda: chance.choice([b"", b"\r\n$3", b"x" * 16_383, b"x" * 16_384, b"x" * 40_000]),
-        lambda: chance.randrange(-1000, 1000),
-    ]
-
-    def packed(each: list[tuple[list[Any], list[tuple[Any, ...]]]]) -> list[Any]:
-        return [
-            (len(parts := connection.pack_words(head, commands)), b"".join(parts))
-            for head, commands in each
-        ]
-
-    several = [
-        (
-            [word() for word in words],
-            [tuple(chance.choice(words)() for _ in range(n)) for n in range(chance.randrange(4))],
-        )
-        for _ in range(500)
-    ]
-    small = [
-        (["EVALSHA", b"sha", 1, "prefix", -1], [("RPUSH", "key", b"delta"), ("HSET", "key", 7, -8)])
-    ]
-    plain, fast = both(monkeypatch, lambda: packed([*several, *small]))
-    assert [data for _, data in plain] == [data for _, data in fast]
-    assert plain[-1][1].startswith(b"*14\r\n$7\r\nEVALSHA\r\n") and plain[-1][1].endswith(
-        b"$2\r\n-8\r\n"
-    )
 
 
 @pytest.mark.skipif(not SOURCE.exists(), reason="a wheel has no sources")

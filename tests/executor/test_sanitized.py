@@ -21,7 +21,6 @@ SOURCES = [
     for name in (
         "_core.c",
         "_ledger.c",
-        "_resp.c",
         "_values.c",
         "_frames.c",
         "_msgpack.c",

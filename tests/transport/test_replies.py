@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import hiredis
 import pytest
 import redis
 from redis.connection import Connection
@@ -23,7 +24,7 @@ from sparkstorm.common.errors import (
 )
 from sparkstorm.common.model.worker_spec import RedisAddress
 from sparkstorm.data_plane.transport.base import START
-from sparkstorm.data_plane.transport.connection import pack, receive, send
+from sparkstorm.data_plane.transport.connection import pack, pack_words, receive, send
 from sparkstorm.data_plane.transport.redis import RedisTransport
 from sparkstorm.data_plane.transport.servers.opening import open_connection
 from sparkstorm.extensions.embedded import RedisServer
@@ -274,3 +275,11 @@ def test_a_server_that_neither_answers_nor_reads_is_given_up_in_time(
     other.disconnect()  # type: ignore[no-untyped-call]
     bench.proxy.resume()
     bench.close()
+
+
+@pytest.mark.parametrize("size", [0, 3, 16 * 1024 - 1, 16 * 1024, 40_000])
+def test_a_request_has_each_command_behind_its_length(size: int) -> None:
+    head = ["EVALSHA", b"sha", 1, -1, 2**63, "\u00e4\0\u20ac"]
+    commands = [("RPUSH", "key", b"x" * size), ("HSET", "key", 7, "y" * size)]
+    words = (*head, 3, *commands[0], 4, *commands[1])
+    assert b"".join(pack_words(head, commands)) == hiredis.pack_command(words)

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <structmember.h>
 
-#define CORE_VERSION 25 /* VERSION of compiled.py */
+#define CORE_VERSION 26 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -2094,7 +2094,6 @@ extern PyMethodDef frames_functions[]; /* _frames.c */
 extern PyMethodDef hash_functions[];   /* _hash.c */
 extern PyMethodDef ledger_functions[]; /* _ledger.c */
 extern PyMethodDef msgpack_functions[]; /* _msgpack.c */
-extern PyMethodDef resp_functions[];   /* _resp.c */
 extern PyMethodDef values_functions[]; /* _values.c */
 
 static PyMethodDef functions[] = {
@@ -2132,7 +2131,6 @@ PyInit__core(void)
         import_dates() < 0 || PyModule_AddFunctions(module, extensions_functions) < 0 ||
         PyModule_AddFunctions(module, frames_functions) < 0 || PyModule_AddFunctions(module, hash_functions) < 0 ||
         PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, msgpack_functions) < 0 ||
-        PyModule_AddFunctions(module, resp_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)
         return NULL;
     return module;

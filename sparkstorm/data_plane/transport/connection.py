@@ -40,7 +40,6 @@ from sparkstorm.common.errors import (
     StoreInconsistentError,
     StoreUnavailableError,
 )
-from sparkstorm.common.model.compiled import core
 from sparkstorm.common.model.worker_spec import RedisAddress
 from sparkstorm.data_plane.transport.log_rewrite import LogRewrite
 from sparkstorm.data_plane.transport.servers.opening import (
@@ -124,13 +123,6 @@ def pack_words(head: list[Any], commands: list[tuple[Any, ...]] | None = None) -
     """Return the same for one request of these words and of these commands, each behind its
     length.
     """
-    # The compiled core packs a request in one call; the loop below is its twin where no compiler
-    # was.
-    if (
-        core is not None
-        and (packed := core.pack_words(head, commands or [], _LARGE_WORD)) is not None
-    ):
-        return [packed]
     words = [*head, *(word for command in commands or () for word in (len(command), *command))]
     if not any(type(word) is bytes and len(word) >= _LARGE_WORD for word in words):
         return [hiredis.pack_command(tuple(words))]
