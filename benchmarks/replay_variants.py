@@ -202,10 +202,6 @@ def replayed_word_columns(spark: SparkSession, path: str) -> dict[object, int]:
     return _counted(spark, path, word_topology(SplitColumns(), CountColumns()))
 
 
-def combined_words(spark: SparkSession, path: str) -> dict[object, int]:
-    return _counted(spark, path, word_topology(Split(), Combined()))
-
-
 def combined_word_columns(spark: SparkSession, path: str) -> dict[object, int]:
     return _counted(spark, path, word_topology(SplitColumns(), CombinedColumns()))
 
@@ -309,10 +305,6 @@ def replayed_sums(spark: SparkSession, path: str) -> dict[object, int]:
 
 def replayed_sum_columns(spark: SparkSession, path: str) -> dict[object, int]:
     return _summed(spark, path, sum_topology(SumColumns()))
-
-
-def combined_sums(spark: SparkSession, path: str) -> dict[object, int]:
-    return _summed(spark, path, sum_topology(CombinedSums()))
 
 
 def combined_sum_columns(spark: SparkSession, path: str) -> dict[object, int]:
@@ -508,7 +500,6 @@ WORDS: dict[str, Variant] = {
     ROWS: same_work_words,
     "replay, columns": replayed_word_columns,
     COLUMNS: arrow_words,
-    "replay, rows, combined": combined_words,
     "by hand, rows, partial": partial_words,
     "replay, columns, combined": combined_word_columns,
     "by hand, columns, partial": partial_arrow_words,
@@ -520,7 +511,6 @@ SUMS: dict[str, Variant] = {
     CALLED: called_sums,
     "replay, columns": replayed_sum_columns,
     COLUMNS: arrow_sums,
-    "replay, rows, combined": combined_sums,
     "by hand, rows, partial": partial_sums,
     "replay, columns, combined": combined_sum_columns,
     "by hand, columns, partial": partial_arrow_sums,

@@ -38,18 +38,8 @@ class Sum(CombiningBolt):
         return one + other
 
 
-class PerWindow(Sum):
-    """A key of two parts, and a value of several."""
-
-    def pair(self, tup: Tuple) -> tuple[Any, Any]:
-        return (tup["key"], tup["ts"] // 50), [tup["value"], 1, tup["value"]]
-
-    def combine(self, one: Any, other: Any) -> Any:
-        return [one[0] + other[0], one[1] + other[1], max(one[2], other[2])]
-
-
 class Fussy(Sum):
-    """Has no pair for some tuples, and does not combine some values."""
+    """Has no pair for some tuples."""
 
     def pair(self, tup: Tuple) -> tuple[Any, Any]:
         if tup["value"] % 7 == 0:
@@ -67,6 +57,24 @@ class ByBatch(Sum):
         return zip(sums["key"].to_pylist(), sums["value_sum"].to_pylist(), strict=True)
 
 
+class PerWindow(ByBatch):
+    """A key of two parts, and a value of several, which not all batches have."""
+
+    def pair(self, tup: Tuple) -> tuple[Any, Any]:
+        return (tup["key"], tup["ts"] // 50), [tup["value"], 1, tup["value"]]
+
+    def combine(self, one: Any, other: Any) -> Any:
+        return [one[0] + other[0], one[1] + other[1], max(one[2], other[2])]
+
+    def pairs_of(self, batch: pa.RecordBatch) -> Any:
+        if batch.num_rows % 5 == 0:
+            raise ValueError("no fives")
+        return [
+            ((row["key"], row["ts"] // 50), [row["value"], 1, row["value"]])
+            for row in batch.to_pylist()
+        ]
+
+
 class Halves(ColumnBolt):
     """Batches on their way."""
 
@@ -82,24 +90,22 @@ class Halves(ColumnBolt):
         )
 
 
-def topology(bolt: CombiningBolt, random: Random) -> Topology:
+def topology(bolt: CombiningBolt, random: Random, middle: Any = None) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("source", Source(*FIELDS))
-    sender = "source"
-    if random.random() < 0.8:
-        middle = random.choice((Shift(), Halves()))
-        sender = "middle"
-        builder.set_bolt("middle", middle, random.randint(1, 3)).shuffle_grouping("source")
+    builder.set_bolt(
+        "middle", middle or random.choice((Shift(), Halves())), random.randint(1, 3)
+    ).shuffle_grouping("source")
     declarer = builder.set_bolt("sum", bolt, random.randint(1, 3))
     if random.random() < 0.8:
-        declarer.fields_grouping(sender, "key")
+        declarer.fields_grouping("middle", "key")
     else:
-        declarer.global_grouping(sender)
+        declarer.global_grouping("middle")
     return builder.build()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bolt", [Sum, PerWindow, Fussy, ByBatch])
+@pytest.mark.parametrize("bolt", [PerWindow, ByBatch])
 def test_what_is_combined_before_it_travels_is_the_same_live_and_in_both_replays(
     bolt: type[CombiningBolt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,17 +139,20 @@ def test_what_is_combined_before_it_travels_is_the_same_live_and_in_both_replays
 ROWS = [(f"k{n % 4}", 1, n) for n in range(400)]
 
 
-def test_one_value_per_key_and_sender_travels() -> None:
-    replayed = replay_locally(topology(Sum(), Random(1)), {"source": ROWS}, outputs=["sum!state"])
+def test_one_value_per_key_and_sender_travels_of_batches() -> None:
+    made = topology(ByBatch(), Random(1), Halves())
+    replayed = replay_locally(made, {"source": ROWS}, outputs=["sum!state"])
     assert replayed.counts["middle"]["executed"] == 400
     assert 4 <= replayed.counts["sum"]["executed"] <= 4 * 3
 
 
-def test_tuples_that_are_results_travel_as_they_are() -> None:
-    made = topology(Sum(), Random(1))
-    assert "middle" in made.components
-    replayed = replay_locally(made, {"source": ROWS})
-    assert len(replayed["middle"]) == replayed.counts["sum"]["executed"] == 400
+@pytest.mark.parametrize("middle", [Shift(), Halves()])
+@pytest.mark.parametrize("outputs", [None, ["sum!state"]])
+def test_rows_and_tuples_that_are_results_travel_as_they_are(middle: Any, outputs: Any) -> None:
+    made = topology(ByBatch(), Random(1), middle)
+    replayed = replay_locally(made, {"source": ROWS}, outputs=outputs)
+    combines = outputs is not None and isinstance(middle, Halves)
+    assert (replayed.counts["sum"]["executed"] < 400) is combines
 
 
 def test_a_failing_record_is_named_as_without_combining() -> None:
@@ -157,7 +166,7 @@ def test_a_failing_record_is_named_as_without_combining() -> None:
 
 
 class Given(Sum):
-    """Key and value as they are in a table."""
+    """Key and value as they are in a table, of rows and of batches."""
 
     def pair(self, tup: Tuple) -> tuple[Any, Any]:
         found: tuple[Any, Any] = GIVEN[tup["value"]]
@@ -167,10 +176,6 @@ class Given(Sum):
         if type(one) is not type(other):
             raise TypeError(f"{one} and {other}")
         return one + other
-
-
-class GivenByBatch(Given):
-    """The same of whole batches."""
 
     def pairs_of(self, batch: pa.RecordBatch) -> Any:
         return list(map(GIVEN.__getitem__, batch["value"].to_pylist()))
@@ -184,11 +189,10 @@ GIVEN: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("bolt", [Given, GivenByBatch])
-def test_tuples_that_cannot_be_combined_fail_alone_as_live(bolt: type[CombiningBolt]) -> None:
+def test_tuples_that_cannot_be_combined_fail_alone_as_live() -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source(*FIELDS))
-    builder.set_bolt("sum", bolt()).global_grouping("source")
+    builder.set_bolt("sum", Given()).global_grouping("source")
     rows = {"source": [("", at, 0) for at in range(len(GIVEN))]}
     conf = {"topology.max.retries": 0}
     found: list[Any] = [
@@ -206,7 +210,7 @@ def test_tuples_that_cannot_be_combined_fail_alone_as_live(bolt: type[CombiningB
 
 @pytest.mark.system
 def test_on_spark_too(spark: SparkSession) -> None:
-    made = topology(PerWindow(), Random(1))
+    made = topology(PerWindow(), Random(1), Halves())
     results = replay(
         made,
         {"source": spark.createDataFrame(ROWS, "key string, value int, ts int").repartition(3)},

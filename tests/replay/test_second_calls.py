@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, CombiningBolt, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.windows import Duration, FoldingBolt, Window
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, replay_locally
@@ -220,6 +222,19 @@ class Sum(CombiningBolt):
     def combine(self, one: Any, other: Any) -> Any:
         return one + other
 
+    def pairs_of(self, batch: pa.RecordBatch) -> Any:
+        pairs = []
+        for row in batch.to_pylist():
+            pairs.append(self.pair(row))
+        return pairs
+
+
+class Batches(ColumnBolt):
+    outputs = ("key", "ts")
+
+    def execute_batch(self, batch: pa.RecordBatch, source: Any, collector: BatchCollector) -> None:
+        collector.emit_batch(batch.select(["key", "ts"]))
+
 
 class Prepared(Sum):
     factor = 1
@@ -307,7 +322,8 @@ class Fixed(Sum):
 def combining(bolt: StatefulBolt) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "value", "ts"), 2)
-    builder.set_bolt("sum", bolt).global_grouping("source")
+    builder.set_bolt("batches", Batches(), 2).shuffle_grouping("source")
+    builder.set_bolt("sum", bolt).fields_grouping("batches", "key")
     return builder.build()
 
 
@@ -328,9 +344,10 @@ def combining(bolt: StatefulBolt) -> Topology:
 def test_tuples_are_combined_early_only_by_code_that_the_bolt_does_not_change(
     bolt: type[CombiningBolt], is_combined: bool
 ) -> None:
-    live = complete_topology(combining(bolt()), {"source": ROWS})
+    rows = [(f"k{n % 2}", n, n) for n in range(400)]  # few, or lists, travel as rows
+    live = complete_topology(combining(bolt()), {"source": rows})
     replayed = replay_locally(
-        combining(bolt()), {"source": ROWS}, outputs=["sum!state"], partitions=2
+        combining(bolt()), {"source": rows}, outputs=["sum!state"], partitions=2
     )
     assert replayed.states["sum"] == dict(live.state("sum"))
-    assert (replayed.counts["sum"]["executed"] < len(ROWS)) == is_combined
+    assert (replayed.counts["sum"]["executed"] < len(rows)) == is_combined

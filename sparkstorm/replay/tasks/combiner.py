@@ -1,32 +1,31 @@
-"""Combiner before the shuffle: rows for one task of a CombiningBolt are reduced to one value per
+"""Combiner before the shuffle: batches for one task of a CombiningBolt are reduced to one value per
 key.
 
-Laws: the bolt's final state is the same as without combining; a row whose `pair` or `combine`
-raises is sent unchanged, so that it fails in the bolt's task, with the bolt's name.
+Laws: the bolt's final state is the same as without combining; a batch whose `pairs_of` or `combine`
+raises is sent unchanged, so that it fails in the bolt's task, with the bolt's name. Left out: rows,
+which are sent as they are. To combine them costs what the receiving task saves (2.08 against 2.10 M
+rows/s).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import repeat
-from sys import getrefcount
 from typing import Any
 
 import pyarrow as pa
 
 from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM, CombiningBolt
 from sparkstorm.common.model.topology import Grouping
-from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.model.values.codec import KEYS, SCALARS, Codec
-from sparkstorm.data_plane.executor.pieces import is_piece, unfold
+from sparkstorm.data_plane.executor.pieces import is_piece
 from sparkstorm.replay.code_uses import uses_of
 
 # Beyond it what is combined is sent: memory stays bounded, for any number of keys.
 # Half sends earlier what might still be combined, twice as many doubles the memory of each edge.
 MOST_KEYS = 1 << 16
 _MISSING: Any = object()
-# Whole numbers that any codec takes; wider ones are looked at.
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 # Methods that a combined row does not meet as its tuples would, or that may
 # set what `pair` uses: a class with its own gets each tuple.
 _INHERITED = "prepare", "init_state", "migrate_state", "execute", "add"
@@ -34,13 +33,14 @@ _CALLED = "pair", "combine", "pairs_of"
 
 
 def may_combine(bolt: Any, grouping: Grouping) -> bool:
-    """Return whether a subscriber's rows can be combined: its class is a CombiningBolt whose code
-    does the same in any task, and all rows of a key go to one task.
+    """Return whether a subscriber's batches can be combined: its class is a CombiningBolt with
+    `pairs_of` whose code does the same in any task, and all rows of a key go to one task.
     """
     return (
         isinstance(bolt, CombiningBolt)
         and not bolt.outputs
         and grouping.kind in ("fields", "key_range", "global")
+        and type(bolt).pairs_of is not CombiningBolt.pairs_of
         and all(getattr(type(bolt), n) is getattr(CombiningBolt, n) for n in _INHERITED)
         and not any(use.is_own for use in uses_of(bolt, *_CALLED))
     )
@@ -51,7 +51,6 @@ class Combiner:
 
     def __init__(self, bolt: CombiningBolt, source: Source) -> None:
         self._bolt = bolt
-        self._source = source
         self._own = Source(source.component, source.task, COMBINED_STREAM, COMBINED_FIELDS)
         self._codec = Codec()
         self._value_by_key: dict[Any, Any] = {}
@@ -61,53 +60,15 @@ class Combiner:
         """Return whether there are enough keys to be sent."""
         return len(self._value_by_key) >= MOST_KEYS
 
-    def take_in(self, rows: Iterable[Any], may_hold_pieces: bool) -> list[Any]:
-        """Combine rows, and pieces among them; return the rows that cannot be combined."""
-        if may_hold_pieces:
-            rows = unfold(
-                row for row in rows if not (is_piece(row) and self._combine_batch(row[0]))
-            )
-        return self._combine(rows)
+    def take_in(self, rows: Iterable[Any]) -> list[Any]:
+        """Combine the pieces of batches among rows; return the rows that are sent as they are."""
+        return [row for row in rows if not (is_piece(row) and self._combine_batch(row[0]))]
 
     def take(self) -> list[Any]:
         """Remove every key and value and return them as rows."""
         rows = list(zip(self._value_by_key.items(), repeat(0), repeat(self._own)))
         self._value_by_key.clear()
         return rows
-
-    def _combine(self, rows: Iterable[Any]) -> list[Any]:
-        left: list[Any] = []
-        known = self._value_by_key
-        source = self._source
-        pair = self._bolt.pair
-        combine = self._bolt.combine
-        checked = self._checked
-        tup = Tuple((), 0, source)
-        # One object for all rows, unless user code keeps it: 90 ns a row against 350 for a new one
-        # each (decision 52). The compiled core has no loop for `pair`.
-        ours_alone = getrefcount(tup)
-        # One iterator for all tries: after an error the loop goes on behind the row that raised it.
-        row = None
-        rest = iter(rows)
-        while True:
-            try:
-                for row in rest:
-                    if getrefcount(tup) != ours_alone:
-                        tup = Tuple((), 0, source)
-                    tup.values = row[0]
-                    key, value = pair(tup)
-                    former = known.get(key, _MISSING)
-                    if former is _MISSING:
-                        self._check_key(key)
-                    else:
-                        value = combine(former, value)
-                    # the usual one first: a call costs as much as the rest
-                    if type(value) is not int or not _LEAST <= value <= _MOST:
-                        value = checked(value)
-                    known[key] = value
-                return left
-            except (Exception, SystemExit):  # user code
-                left.append(row)
 
     def _combine_batch(self, batch: pa.RecordBatch) -> bool:
         """Combine a whole batch, or change nothing and return False."""

@@ -8,7 +8,6 @@ look go that way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sys import getrefcount
 from typing import Any, cast
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
@@ -112,9 +111,6 @@ class FoldingRunner(TimedRunner):
         times_undo = self._times.undo
         fired = 0
         marks = (0, 0, 0)
-        content = Content()
-        # One object for all windows, unless user code keeps one (as in the combiner).
-        ours_alone = getrefcount(content)
         key = ()
         start = 0
         end = 0
@@ -125,15 +121,10 @@ class FoldingRunner(TimedRunner):
                     return fired
                 emitter.roots = 0
                 marks = len(log), len(undo), len(times_undo)
-                if getrefcount(content) != ours_alone:
-                    content = Content()
-                content.value = value
-                execute(Window(key, start, end, content, False, False), collector)
+                execute(Window(key, start, end, Content(value=value), False, False), collector)
                 self._attempts = 0
                 fired += 1
         except USER_ERRORS as error:  # the window is still the first one
             self._roll_back(*marks)
-            # A content of its own: the shared one goes on to other
-            # windows while this one waits for its next try.
             self._put_off(Firing(key, start, end, Content(value=value)), failure_of(error), now_ms)
         return fired

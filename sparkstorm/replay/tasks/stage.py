@@ -455,8 +455,8 @@ class _Partition:
             yield from self._opening_marks()
         for edges in self._edges.by_ends.values():
             for edge in edges:
-                if edge.combiner is not None and edge.rows:
-                    edge.rows[:] = edge.combiner.take_in(edge.rows, edge.may_hold_pieces)
+                if edge.combiner is not None and edge.may_hold_pieces:
+                    edge.rows[:] = edge.combiner.take_in(edge.rows)
             if any(edge.is_due(self._writer.sizer.rows, whole) for edge in edges):
                 # Together and in this order: marks leave after the rows that they follow.
                 for edge in edges:
@@ -494,7 +494,6 @@ class _Partition:
                     )
 
     def _chunks_of(self, edge: OutEdge) -> Iterator[EdgeChunk]:
-        # Before the rows that could not be combined: these have met what is combined, as live.
         if edge.combiner is not None:
             yield from self._writer.rows(
                 edge.target, edge.source.task, COMBINED_STREAM, edge.combiner.take()
