@@ -1,5 +1,5 @@
-"""One run of a topology on a simulated cluster under faults: requests, rows over time, recovery,
-and the checks at the end.
+"""One run of a topology on a simulated cluster under faults: rows over time, recovery, and the
+checks at the end.
 """
 
 from __future__ import annotations
@@ -11,46 +11,40 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from sparkstorm.api.builder import TopologyBuilder
-from sparkstorm.client.request_client import PendingRequest
 from sparkstorm.common.errors import (
-    NimbusUnavailableError,
     SparkStormError,
     StoreInconsistentError,
-    StoreUnavailableError,
 )
-from sparkstorm.common.model.requests import LogLevel, Request, RequestKind, is_id_of
-from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.requests import RequestKind, is_id_of
+from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.topology import Topology
-from sparkstorm.common.model.upgrade import UpgradeOptions, UpgradeState
+from sparkstorm.common.model.upgrade import UpgradeState
 from sparkstorm.common.settings import DeliverySettings, WorkerSettings
 from sparkstorm.common.windowing.settings import is_timed
 from sparkstorm.control_plane.blobs.store import BlobKind
 from sparkstorm.data_plane.user_code.topology_code import pack_topology
-from sparkstorm.testing.components import FeederSpout, Nothing, TargetSink
+from sparkstorm.testing.components import FeederSpout, TargetSink
 from sparkstorm.testing.faults import Fault, Scale
 from sparkstorm.testing.faulty_cluster import FaultyCluster
 from sparkstorm.testing.invariants import Invariants
-from sparkstorm.testing.sim_slot import Duty
+from sparkstorm.testing.trial_requests import (
+    LOOK_MS,
+    MAIN,
+    Client,
+    FaultRequests,
+    has_zookeeper_gone_back,
+)
 
 Rows = Sequence[Sequence[Any]]
-MAIN = "main"
-OTHER = "other"
 DURATION_MS = 8_000  # within which faults begin
 _FEED_MS = 5_000  # rows come spread over so long
 _SETTLE_MS = 240_000  # within which everything must settle once the last fault is over
 _MEND_MS = 30_000  # within which a slot puts code back that Redis has lost
 _LOST_CODE = "hot deploy not finished: blob "
-_LOOK_MS = 250
 _END_OF_TIME_MS = 2_000
 _MOST_STEPS = 60_000
 _SUBMITS = 20
 _MOST_BURSTS = 6
-_NEXT_OF_UPGRADE = (
-    RequestKind.CONTINUE_UPGRADE,
-    RequestKind.COMPLETE_UPGRADE,
-    RequestKind.ROLLBACK_UPGRADE,
-)
 
 
 @dataclass(frozen=True)
@@ -85,88 +79,6 @@ class Reference:
     failed: Mapping[str, frozenset[Any]] = field(default_factory=dict)
 
 
-class Client:
-    """Client that makes requests without waiting for them; one in four dies right after, and its
-    requests are carried out all the same.
-    """
-
-    def __init__(self, cluster: FaultyCluster, chance: random.Random) -> None:
-        self._cluster = cluster
-        self._chance = chance
-        self._open: dict[str, tuple[PendingRequest, str]] = {}
-        self._orphans: dict[str, str] = {}
-        self._duty = Duty(cluster.simulation, self._step, lambda: False)
-        cluster.simulation.add(self._duty, has_threads=False)
-
-    def ask(self, make: Callable[[], Request], what: str) -> None:
-        """Write a request; a refusal of the client itself ends it at once."""
-        number = f"{self._chance.getrandbits(128):032x}"
-        dies = self._chance.random() < 0.25
-        try:
-            # ids decide the order of requests of the same moment
-            request = replace(make(), id=number)
-            pending = self._cluster.service.begin(request)
-        except SparkStormError as refusal:
-            self._cluster.say(f"{what}: {type(refusal).__name__}: {refusal}")
-            return
-        if dies:
-            self._orphans[number] = what
-        else:
-            self._open[number] = (pending, what)
-            self._cluster.simulation.wake(self._duty)
-
-    def unfinished(self) -> list[str]:
-        """Requests that have not ended, a phrase each."""
-        state = self._cluster.storm_state
-        found = [f"the request of {what} has not ended" for _, what in self._open.values()]
-        for number, what in self._orphans.items():
-            outcome = state.read_outcome(number)
-            if state.read_request(number) is not None and (outcome is None or not outcome.is_final):
-                found.append(f"the request of {what}, whose client is dead, has not ended")
-        return found
-
-    def _step(self, now_ms: int) -> int | None:
-        for number, (pending, what) in list(self._open.items()):
-            try:
-                if self._has_ended(pending, what, now_ms):
-                    del self._open[number]
-            except StoreUnavailableError:
-                continue
-            except StoreInconsistentError as lost:
-                if not has_zookeeper_gone_back(self._cluster):
-                    raise
-                self._cluster.say(f"{what}: {lost}")
-                del self._open[number]
-        return now_ms + _LOOK_MS if self._open else None
-
-    def _is_known(self, pending: PendingRequest) -> bool:
-        state = self._cluster.storm_state
-        return (
-            state.read_request(pending.id) is not None or state.read_outcome(pending.id) is not None
-        )
-
-    def _has_ended(self, pending: PendingRequest, what: str, now_ms: int) -> bool:
-        outcome = pending.poll()
-        if outcome is None:
-            if now_ms < pending.request.expires_ms or not pending.withdraw():
-                return False
-            self._cluster.say(f"{what}: withdrawn")
-            return True
-        if not outcome.is_final:
-            return has_zookeeper_gone_back(self._cluster) and not self._is_known(pending)
-        try:
-            pending.wait()
-            self._cluster.say(f"{what}: done")
-        # It expired while no Nimbus could take it up; it is an error of the stores by its class.
-        except NimbusUnavailableError as refusal:
-            self._cluster.say(f"{what}: {refusal}")
-        except StoreUnavailableError:
-            raise
-        except SparkStormError as refusal:
-            self._cluster.say(f"{what}: refused: {type(refusal).__name__}: {refusal}")
-        return True
-
-
 class Trial:
     """One run of a subject under the faults of one seed."""
 
@@ -190,16 +102,15 @@ class Trial:
             spout: FeederSpout(topology.components[spout].streams) for spout in subject.sources
         }
         self._main = _fed(topology, self.feeders)
-        self._other = _other_topology()
         self._client = Client(self.cluster, self._chance)
         # ZooKeeper lost the topology, which was among Nimbus's problems, or Redis lost its data too
         self._anew = False
         self.final_states: dict[str, dict[str, list[str]]] = {}
         self.num_dead_letters = 0
         self.failed: dict[str, frozenset[Any]] = {}
+        self._requests = FaultRequests(self.cluster, self._client, self._main, self._conf)
         for fault in faults:
-            if ask := getattr(self, f"_{fault.kind.name.lower()}", None):
-                self.cluster.after(fault.at, lambda ask=ask, fault=fault: ask(fault))  # type: ignore[misc]
+            self._requests.follow(fault)
 
     def run(self) -> None:
         """Submit, feed, suffer, recover, check."""
@@ -230,7 +141,7 @@ class Trial:
                 self.cluster.service.submit(MAIN, self._main, self._conf, pack_topology(self._main))
             except SparkStormError as refusal:
                 self.cluster.say(f"submit: {type(refusal).__name__}: {refusal}")
-                self.cluster.simulation.advance(_LOOK_MS)
+                self.cluster.simulation.advance(LOOK_MS)
             if not self.cluster.tree.is_down and MAIN in self._names():
                 return
 
@@ -253,90 +164,13 @@ class Trial:
     def _names(self) -> list[str]:
         return [each.rsplit("-", 2)[0] for each in self.cluster.storm_state.topology_ids()]
 
-    # -- requests, by the kinds of faults ----------------------------------------------------------
-
-    def _deactivate(self, fault: Fault) -> None:
-        service = self.cluster.service
-        self._client.ask(lambda: service.new_request(RequestKind.DEACTIVATE, MAIN), str(fault))
-        self.cluster.after(
-            fault.size,
-            lambda: self._client.ask(
-                lambda: service.new_request(RequestKind.ACTIVATE, MAIN), f"the end of {fault}"
-            ),
-        )
-
-    def _rebalance(self, fault: Fault) -> None:
-        options = RebalanceOptions(1 + fault.pick % 4, {}, reassign=fault.pick % 3 == 0)
-        wait_secs = fault.size / 1000
-        self._client.ask(
-            lambda: self.cluster.service.rebalance_request(MAIN, options, wait_secs), str(fault)
-        )
-
-    def _update(self, fault: Fault) -> None:
-        code = pack_topology(self._main)
-        self._client.ask(
-            lambda: self.cluster.service.update_request(MAIN, self._main, self._conf, code),
-            str(fault),
-        )
-
-    def _gray_upgrade(self, fault: Fault) -> None:
-        """Begin a gray upgrade to the same code with another configuration; continue it, complete
-        it or take it back later.
-        """
-        service = self.cluster.service
-        code = pack_topology(self._main)
-        number = 1 + fault.pick % 3
-        conf = {**self._conf, "app.upgrade": fault.pick, "topology.upgrade.worker.num": number}
-        self._client.ask(lambda: service.upgrade_request(MAIN, self._main, conf, code), str(fault))
-        kind = _NEXT_OF_UPGRADE[fault.pick % len(_NEXT_OF_UPGRADE)]
-        options = (
-            UpgradeOptions(worker_num=number) if kind is RequestKind.CONTINUE_UPGRADE else None
-        )
-        self.cluster.after(
-            fault.size,
-            lambda: self._client.ask(
-                lambda: service.new_request(kind, MAIN, upgrade=options), f"the end of {fault}"
-            ),
-        )
-
-    def _restart_worker(self, fault: Fault) -> None:
-        slots = [slot.slot for slot in self.cluster.slots]
-        slot = None if fault.pick % 3 == 0 else slots[fault.pick % len(slots)]
-        self._client.ask(
-            lambda: self.cluster.service.new_request(RequestKind.RESTART_WORKER, MAIN, slot=slot),
-            str(fault),
-        )
-
-    def _set_log_level(self, fault: Fault) -> None:
-        levels = {"app": LogLevel("DEBUG", fault.size)}
-        self._client.ask(
-            lambda: self.cluster.service.new_request(
-                RequestKind.SET_LOG_LEVEL, MAIN, log_levels=levels
-            ),
-            str(fault),
-        )
-
-    def _submit_other(self, fault: Fault) -> None:
-        code = pack_topology(self._other)
-        # Redis may go back to before it
-        conf = {"topology.workers": 1 + fault.pick % 2, "topology.store.loss": "continue"}
-        self._client.ask(
-            lambda: self.cluster.service.submit_request(OTHER, self._other, conf, code), str(fault)
-        )
-
-    def _kill_other(self, fault: Fault) -> None:
-        self._client.ask(
-            lambda: self.cluster.service.new_request(RequestKind.KILL, OTHER, wait_ms=fault.size),
-            str(fault),
-        )
-
     # -- the end -----------------------------------------------------------------------------------
 
     def _recover(self) -> None:
         """Let all faults end, activate what rests, and wait until nothing waits."""
         cluster = self.cluster
         while cluster.has_more:
-            cluster.simulation.advance(_LOOK_MS)
+            cluster.simulation.advance(LOOK_MS)
         cluster.is_over = True
         self._over_ms = cluster.now_ms
         cluster.say("no more faults")
@@ -351,7 +185,7 @@ class Trial:
             assert cluster.now_ms < until_ms, (
                 f"not settled {_SETTLE_MS // 1000} s after the last fault: {'; '.join(waiting[:6])}"
             )
-            cluster.simulation.advance(_LOOK_MS)
+            cluster.simulation.advance(LOOK_MS)
 
     def _waiting(self) -> list[str]:
         """Return what is not settled, a phrase each; the cheap looks first."""
@@ -543,11 +377,6 @@ class Trial:
         return {name: Counter(map(repr, sink.rows)) for name, sink in sinks.items()}
 
 
-def has_zookeeper_gone_back(cluster: FaultyCluster) -> bool:
-    """Return whether ZooKeeper has lost records: requests and outcomes may be lost then too."""
-    return cluster.has_met("ZOOKEEPER_BACK", "ZOOKEEPER_EMPTIED")
-
-
 def _drawn_conf(chance: random.Random) -> dict[str, Any]:
     """Settings that must change nothing about the results; those of the subject come before
     them.
@@ -572,13 +401,6 @@ def _fed(topology: Topology, feeders: Mapping[str, FeederSpout]) -> Topology:
             for each in topology.components.values()
         }
     )
-
-
-def _other_topology() -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("spout", FeederSpout())
-    builder.set_bolt("nothing", Nothing()).shuffle_grouping("spout")
-    return builder.build()
 
 
 def _state(by_task: Mapping[int, Mapping[Any, Any]]) -> dict[str, list[str]]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from sparkstorm.common.errors import SparkStormError
 from sparkstorm.testing.faults import Fault, Trigger
-from sparkstorm.testing.trial import MAIN, Subject, Trial
+from sparkstorm.testing.trial import Subject, Trial
+from sparkstorm.testing.trial_requests import MAIN
 from sparkstorm.testing.trials import Trials, quietly
 from tests.chaos.report import GUARANTEES, ChaosReport
 from tests.chaos.topologies import TOPOLOGIES, ChaosTopology

@@ -23,7 +23,8 @@ from sparkstorm.testing import CaptureBolt, FeederSpout, SimulationError, simula
 from sparkstorm.testing.__main__ import main
 from sparkstorm.testing.faults import KIND_BY_NAME, KINDS, Fault, Kind, Scale, draw_faults
 from sparkstorm.testing.faulty_cluster import FaultyCluster
-from sparkstorm.testing.trial import Client, Trial
+from sparkstorm.testing.trial import Trial
+from sparkstorm.testing.trial_requests import Client
 from sparkstorm.testing.trials import Trials
 from tests.sim.topologies import small_loop, small_to_target, subject
 from tests.topologies import Count, Split
