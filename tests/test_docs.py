@@ -153,7 +153,7 @@ def test_a_decision_has_its_number_its_parts_and_a_line_in_the_index(
 
 
 def test_every_attack_on_the_design_is_answered_by_tests_that_exist() -> None:
-    text = (ROOT / "docs" / "design-findings.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "maintaining" / "design-review.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| .* \| ([^|]+) \|$", text, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, 30))
     missing = []

@@ -1,5 +1,5 @@
-"""docs/seed-coverage.md against the checklist of the seeds, the code and the tests: every line
-once, every name real.
+"""docs/maintaining/requirements-coverage.md compared with the requirements, the code and the tests:
+every line once, every name real.
 """
 
 import re
@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TABLE = (ROOT / "docs" / "seed-coverage.md").read_text(encoding="utf-8")
+PAGES = ROOT / "docs" / "maintaining"
+TABLE = (PAGES / "requirements-coverage.md").read_text(encoding="utf-8")
 CHECKLIST = re.findall(
     r"^- (S\d\.\d+) \S",
-    (ROOT / "docs" / "seed-checklist.md").read_text(encoding="utf-8"),
+    (PAGES / "requirements.md").read_text(encoding="utf-8"),
     re.MULTILINE,
 )
 ROWS = re.findall(r"^\| (S\d\.\d+) \| ([^|]*) \|([^|]*)\|([^|]*)\|([^|]*)\|$", TABLE, re.MULTILINE)
@@ -20,7 +21,7 @@ LINES_BY_SEED = {"S0": 106, "S1": 19, "S2": 43, "S3": 68, "S4": 31}
 VERDICTS = ("shown", "mapped", "partly", "not yet")
 
 
-@pytest.mark.parametrize("document", ["seed-coverage.md", "connectors.md"])
+@pytest.mark.parametrize("document", ["maintaining/requirements-coverage.md", "connectors.md"])
 def test_every_named_test_exists(document: str) -> None:
     text_by_file: dict[str, str] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):  # several folders may have a file of one name
