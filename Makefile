@@ -1,18 +1,18 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
 # make test   the tests of a commit (tests/tiers.py)       make lint, make types, make bench: what they say
 # make test-all   every test: before a release, and each night
-# make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/testing.md)
-# make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/testing.md)
-# make fuzz   Schemathesis against the web server of a simulated cluster, ARGS=--cluster of a real one (docs/testing.md)
-# make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/testing.md)
-# make yarn   the word count on YARN, Hadoop's mini cluster on this machine, under deaths of a slot and an executor (docs/testing.md)
+# make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/maintaining/test-suite.md)
+# make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/maintaining/test-suite.md)
+# make fuzz   Schemathesis against the web server of a simulated cluster, ARGS=--cluster of a real one (docs/maintaining/test-suite.md)
+# make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/maintaining/test-suite.md)
+# make yarn   the word count on YARN, Hadoop's mini cluster on this machine, under deaths of a slot and an executor (docs/maintaining/test-suite.md)
 # make perf   whole pipelines of this tree beside another commit, in turn; fails beyond noise (benchmarks/README.md)
-# make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/dependencies.md)
+# make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/maintaining/platforms.md)
 #               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
-# make docs   the documentation as a site, build/docs/index.html, every link of it followed, its search asked (docs/testing.md)
-# make bare   the tutorial on a bare Debian, from its first command on (as root; ARGS='--suite bookworm'; docs/testing.md)
+# make docs   the documentation as a site, build/docs/index.html, every link of it followed, its search asked (docs/maintaining/test-suite.md)
+# make bare   the tutorial on a bare Debian, from its first command on (as root; ARGS='--suite bookworm'; docs/maintaining/test-suite.md)
 # make wheels   this platform's wheel, repaired by auditwheel where that works, the pure one and the sdist, in dist/
-# make mutants   one-line changes of the commit path, each of which a named test must see (docs/testing.md)
+# make mutants   one-line changes of the commit path, each of which a named test must see (docs/maintaining/test-suite.md)
 # make asan   the compiled core's tests under AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc; part of make test-all)
 # make test-fast   the tests without the markers `system` and `slow` (setup.cfg)
 # Everything works from nothing: .venv is made and filled first, and again only when setup.cfg changes.

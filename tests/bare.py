@@ -1,7 +1,7 @@
 """The tutorial on a bare Debian: a root that debootstrap makes, with no compiler and no Python, and
 every command of the page copied into it.
 
-`make bare`, as root, with debootstrap on the machine (docs/testing.md). The wheels of `dist/` are
+`make bare`, as root, with debootstrap on the machine (docs/maintaining/test-suite.md). The wheels of `dist/` are
 the index that has SparkStorm; all else comes from the package indexes of this machine. The root is
 deleted at the end, with what still runs in it.
 """

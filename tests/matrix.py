@@ -4,7 +4,7 @@ in an environment of its own.
 `make matrix ARGS=--servers` runs the contracts over each Redis and Valkey that is embedded
 somewhere. `make matrix` (or `python -m tests.matrix [--python 3.13=/path/python3.13 ...] [ROW
 ...]`) makes the environments below `.matrix/` with uv, runs a bounded set of tests in each, and
-prints the table of docs/dependencies.md. A row for a Python that is not found is left out.
+prints the table of docs/maintaining/platforms.md. A row for a Python that is not found is left out.
 """
 
 from __future__ import annotations
