@@ -47,7 +47,7 @@ class ColumnBolt(BasicBolt):
     than batches of a few rows; both methods must then do the same. `types` gives Arrow types of
     fields that the values of one row do not determine. No value changes: a column for which Arrow
     has no type that gives every value back has cells that are values (`to_pylist()` gives them;
-    docs/guarantees.md has the table).
+    docs/values.md has the table).
     """
 
     types: Mapping[str, DataType] = {}

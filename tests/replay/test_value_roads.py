@@ -1,4 +1,4 @@
-"""The table of values in docs/guarantees.md: each type by each road is the same afterwards, or
+"""The table of values in docs/values.md: each type by each road is the same afterwards, or
 refused in a sentence.
 """
 

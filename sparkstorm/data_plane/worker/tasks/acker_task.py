@@ -16,7 +16,7 @@ from sparkstorm.data_plane.worker.tasks.inbox import Inbox
 UNKNOWN = Failure(
     FailureKind.FAILED, "failed; its acker was started again since, and does not know why"
 )
-# Longer than a store may be away (60 s of tries, docs/guarantees.md): half of it could end workers
+# Longer than a store may be away (60 s of tries, docs/redis-failures.md): half of it could end workers
 # in an outage that they would survive; double leaves a topology of a store that has lost frames
 # standing for three minutes.
 _PATIENCE_MS = 90_000
