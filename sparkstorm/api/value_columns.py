@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from sparkstorm.common.errors import CodecError
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.model.values.tagged import from_json, to_json
+from sparkstorm.common.model.values.value_types import checked
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch
@@ -387,7 +388,7 @@ def _moments(array: Any) -> list[Any]:
         return naive
     zone = zone_of(kind.tz)
     in_utc = [moment.replace(tzinfo=datetime.UTC) for moment in naive]
-    return in_utc if zone is datetime.UTC else [moment.astimezone(zone) for moment in in_utc]
+    return in_utc if zone is datetime.UTC else [_in_zone(moment, zone) for moment in in_utc]
 
 
 def _dates(array: Any) -> list[Any]:
@@ -423,7 +424,7 @@ def _one_by_one(array: Any) -> list[Any]:
             return [_plain(value, kind) for value in _in_utc(array).to_pylist()]
         try:
             return [
-                None if value is None else value.astimezone(zone)
+                None if value is None else _in_zone(value, zone)
                 for value in _in_utc(array).to_pylist()
             ]
         except OverflowError:  # in UTC, or in the zone
@@ -433,13 +434,18 @@ def _one_by_one(array: Any) -> list[Any]:
         raise CodecError(f"a column of {kind} holds what tuples cannot carry: {error}") from error
 
 
+def _in_zone(moment: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime:
+    local = moment.astimezone(zone)
+    return checked(local) if local.fold else local
+
+
 def _local(since_us: int, zone: datetime.tzinfo) -> datetime.datetime:
     """Return a time in a zone, which UTC may have no year for; OverflowError where the zone has none
     either.
     """
     since = datetime.timedelta(microseconds=since_us)
     try:
-        return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + since).astimezone(zone)
+        return _in_zone(datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + since, zone)
     except OverflowError:
         end = datetime.datetime.max if since_us > 0 else datetime.datetime.min
         offset = end.replace(tzinfo=zone).utcoffset() or datetime.timedelta(0)
@@ -502,7 +508,7 @@ def _plain(value: Any, kind: Any) -> Any:
     if value is None:
         return value
     if pa.types.is_timestamp(kind) and kind.tz:
-        return value.astimezone(zone_of(kind.tz))
+        return _in_zone(value, zone_of(kind.tz))
     if not pa.types.is_nested(kind):
         return value
     if pa.types.is_map(kind):

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from sparkstorm.common.errors import StoreInconsistentError
 from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.keys import as_key
 from sparkstorm.data_plane.executor.lazy_state import unpacked_pair
-from sparkstorm.data_plane.executor.state import MemoryState, as_key
+from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.task_kit.journal import Journal, reading
 from sparkstorm.data_plane.transport.base import TaskInputs, TaskRecord
 

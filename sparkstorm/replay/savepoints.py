@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.common.model.values.codec import Codec
+from sparkstorm.common.model.values.keys import as_key
 from sparkstorm.data_plane.checkpoint.files import read_checkpoint
-from sparkstorm.data_plane.executor.state import as_key, merged_states
+from sparkstorm.data_plane.executor.state import merged_states
 
 # Watermarks received are left out: senders of a replay send theirs again.
 _HEARD = "m", "i", "g"

@@ -231,7 +231,7 @@ def test_amounts_of_numpy_are_plain_numbers_and_others_are_refused_by_name(
 
 def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> None:
     berlin = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))
-    twice = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    usual = datetime(2026, 10, 25, 5, 30, tzinfo=ZoneInfo("Europe/Berlin"))
     west = ZoneInfo("America/New_York")
     pairs = [
         (1, 1.0),
@@ -240,7 +240,7 @@ def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> No
         (0.5, Decimal("0.50")),
         (Decimal("1E+999999999999"), Decimal("10E+999999999998")),
         (berlin, datetime(2026, 1, 1, tzinfo=UTC)),
-        (twice, twice.replace(fold=1)),
+        (usual, usual.replace(fold=1)),
         (datetime.max.replace(tzinfo=west), datetime.max.replace(tzinfo=west, fold=1)),
     ]
     for token, (one, other) in enumerate(pairs, 1):
@@ -253,6 +253,41 @@ def test_keys_that_compare_equal_are_one(bench: Bench, small_sweeps: None) -> No
                 owner.commit()
             found = Owner(bench, backend, token).state
             assert found.get(other) == found.get((other, "x")) == token
+
+
+TWICE = datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+MISSED = datetime(2026, 3, 29, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+
+
+@pytest.mark.parametrize("backend", ["memory", "lazy"])
+@pytest.mark.parametrize("first", [TWICE, MISSED], ids=["twice", "missed"])
+@pytest.mark.parametrize("make", [lambda at: at, lambda at: ("day", at)], ids=["alone", "part"])
+def test_times_with_two_offsets_are_two_keys(
+    bench: Bench, backend: str, first: datetime, make: Any, small_sweeps: None
+) -> None:
+    one, other = make(first), make(first.replace(fold=1))
+    owner = Owner(bench, backend)
+    owner.state.put(one, 1)
+    assert other not in owner.state and owner.state.get(other) is None
+    assert owner.state.add(other) == 1 and owner.state.add(other) == 2
+    owner.state.add_batch([other, one], [10, 20])
+    for _ in range(30):  # until both are in the base
+        owner.state.add("n")
+        owner.commit()
+    state = Owner(bench, backend, 2).state
+    assert (state[one], state[other], len(state)) == (21, 12, 3)
+    assert state.fold(other, lambda held, item: held + item, 5) and state[other] == 17
+    with noting(state, {}):
+        state.get(other)
+        assert [value for _, value in state.pairs(state.used or ())] == [17]
+    mark = len(state.undo)
+    del state[other]
+    assert other not in state and state[one] == 21
+    state.roll_back(mark)
+    assert (state[one], state[other]) == (21, 17)
+    assert [value for _, value in state.scan(make(first), None)][:2] == (
+        [21, 17] if first == TWICE else [21]
+    )
 
 
 def test_a_time_that_comes_twice_equals_none_of_another_zone(

@@ -16,6 +16,7 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
 from sparkstorm.common.model.topology import Topology
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.model.values.column_types import parse_type
 from sparkstorm.common.model.values.tagged import tag_text
 from sparkstorm.replay import replay_locally
@@ -24,7 +25,10 @@ from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.model.test_value_types import Colour, Order
 
 DAY = datetime.date(2024, 2, 29)
-BERLIN = datetime.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+# as a tuple or a state holds it
+BERLIN = Codec().normalise(
+    datetime.datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+)
 CONF = {
     "topology.serializers": [
         "tests.model.test_value_types:Order",

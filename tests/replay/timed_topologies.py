@@ -167,6 +167,8 @@ def with_time(bolt: Any, random: Random) -> Any:
 NEW_YORK = ZoneInfo("America/New_York")
 TIMES_AS_KEYS = [
     datetime(2015, 11, 1, 0, 30, tzinfo=NEW_YORK),
+    datetime(2015, 11, 1, 1, 30, tzinfo=NEW_YORK),
+    datetime(2015, 11, 1, 1, 30, tzinfo=NEW_YORK, fold=1),
     datetime(2015, 11, 1, 6, tzinfo=UTC),
 ]
 

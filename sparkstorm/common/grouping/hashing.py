@@ -184,8 +184,6 @@ def normalized(value: Decimal) -> Decimal:
 
 
 def _moment(value: datetime) -> str:
-    # Equal datetimes of one zone may differ in `fold`; Python hashes both as fold 0.
-    value = value.replace(fold=0)
     try:
         return value.astimezone(UTC).isoformat()
     except OverflowError:  # in UTC it lies before year 1 or after 9999

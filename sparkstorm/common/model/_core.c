@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <structmember.h>
 
-#define CORE_VERSION 26 /* VERSION of compiled.py */
+#define CORE_VERSION 27 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -481,6 +481,7 @@ static PyTypeObject TimedPickType = {
 #define MOST_PICKS 64 /* of emitter.py */
 
 extern PyObject *normal_of(PyObject *value, PyObject *rest, long depth); /* _values.c */
+extern int is_other_key(PyObject *key);                                    /* _extensions.c */
 
 typedef struct {
     PyObject_HEAD
@@ -1220,7 +1221,7 @@ former_of(StateMethod *self, PyObject *state, PyObject *key, Py_hash_t *hash)
     PyObject *data = SLOT(state, self->data), *undo = SLOT(state, self->undo);
     PyObject *unchecked = SLOT(state, self->unchecked); /* empty: every value is looked at, the plain way */
     if (data == NULL || undo == NULL || unchecked == NULL || !PyDict_CheckExact(data) || !PyList_CheckExact(undo) ||
-        !PyAnySet_Check(unchecked) || PySet_GET_SIZE(unchecked) == 0)
+        !PyAnySet_Check(unchecked) || PySet_GET_SIZE(unchecked) == 0 || is_other_key(key))
         return NULL;
     Py_INCREF(data); /* code of the key may give the state another one */
     *hash = PyObject_Hash(key);
@@ -1276,7 +1277,7 @@ get_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *nam
     Py_ssize_t count = PyVectorcall_NARGS(nargsf);
     if (names == NULL && count >= 2 && count <= 3 && PyObject_TypeCheck(args[0], self->owner)) {
         PyObject *data = SLOT(args[0], self->data), *other = count == 3 ? args[2] : Py_None;
-        if (data != NULL && PyDict_CheckExact(data)) {
+        if (data != NULL && PyDict_CheckExact(data) && !is_other_key(args[1])) {
             Py_INCREF(data);
             PyObject *found = Py_XNewRef(PyDict_GetItemWithError(data, args[1]));
             Py_DECREF(data);

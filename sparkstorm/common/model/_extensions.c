@@ -55,6 +55,24 @@ name_of_zone(PyObject *value)
     return name;
 }
 
+/* Whether a value is a datetime of fold 1 that `checked` gives another zone. */
+static int
+has_own_form(PyObject *value)
+{
+    return Py_TYPE(value) == PyDateTimeAPI->DateTimeType && PyDateTime_DATE_GET_FOLD(value) && zone_info != NULL &&
+           (PyObject *)Py_TYPE(PyDateTime_DATE_GET_TZINFO(value)) == zone_info;
+}
+
+/* Whether `own_key` gives a key of a state another form. Also called by _core.c. */
+int
+is_other_key(PyObject *key)
+{
+    for (Py_ssize_t n = 0; PyTuple_CheckExact(key) && n < PyTuple_GET_SIZE(key); n++)
+        if (has_own_form(PyTuple_GET_ITEM(key, n)))
+            return 1;
+    return has_own_form(key);
+}
+
 /* Whether a value is read elsewhere as it is; -1 with an error. Also called by _values.c. */
 int
 is_exact_value(PyObject *value)
@@ -64,7 +82,7 @@ is_exact_value(PyObject *value)
     if (type == PyDateTimeAPI->DateType || (PyObject *)type == unique_id)
         return 1;
     if (type == PyDateTimeAPI->DateTimeType) {
-        PyObject *name = name_of_zone(value);
+        PyObject *name = has_own_form(value) ? NULL : name_of_zone(value);
         PyObject *zone = name == NULL || name == Py_None ? NULL : zone_of(name);
         found = name == Py_None || (zone != NULL && zone == PyDateTime_DATE_GET_TZINFO(value));
         Py_XDECREF(name);
@@ -273,7 +291,8 @@ datetime_of(const unsigned char *from, const unsigned char *end)
         from += size;
     }
     PyObject *found = NULL;
-    if (zone != NULL && end - from == 1 && *from <= 1)
+    /* fold 1 in a zone of the tz database: the twin's */
+    if (zone != NULL && end - from == 1 && *from <= (zone == PyDateTime_TimeZone_UTC))
         found = PyDateTimeAPI->DateTime_FromDateAndTimeAndFold(year, month, day, hour, minute, second, micros, zone, *from,
                                                                PyDateTimeAPI->DateTimeType);
     Py_XDECREF(zone);

@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 26
+VERSION = 27
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -32,13 +32,8 @@ from sparkstorm.common.errors import (
 )
 from sparkstorm.common.grouping.hashing import normalized, whole_of
 from sparkstorm.common.model.values.codec import Codec, plain_scalar
-from sparkstorm.data_plane.executor.state import (
-    MISSING,
-    MemoryState,
-    as_key,
-    form_in,
-    keys_of,
-)
+from sparkstorm.common.model.values.keys import as_key, form_in, keys_of, own_key
+from sparkstorm.data_plane.executor.state import MISSING, MemoryState
 
 _UNKNOWN: Any = object()
 _PLAIN = frozenset({str, int, bytes})
@@ -189,16 +184,19 @@ class LazyState(MemoryState):
     # -- the bolt's side ---------------------------------------------------------------------------
 
     def get(self, key: Any, default: Any = None) -> Any:
+        key = own_key(key)
         if key not in self._data:
             self._find(key)
         return MemoryState.get(self, key, default)
 
     def put(self, key: Any, value: Any) -> None:
+        key = own_key(key)
         if key not in self._data:
             self._find(key)
         MemoryState.put(self, key, value)
 
     def add(self, key: Any, amount: float = 1) -> Any:
+        key = own_key(key)
         if key not in self._data:
             self._find(key)
         return MemoryState.add(self, key, amount)
@@ -209,17 +207,20 @@ class LazyState(MemoryState):
         super().add_batch(keys, amounts)
 
     def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
+        key = own_key(key)
         if key not in self._data:
             self._find(key)
         return MemoryState.fold(self, key, function, item)
 
     def delete(self, key: Any) -> None:
+        key = own_key(key)
         if key not in self._data:
             self._find(key)
         MemoryState.delete(self, key)
         self._absent.add(self._gone(key))
 
     def __contains__(self, key: Any) -> bool:
+        key = own_key(key)
         if key not in self._data:
             self._find(key)
         return key in self._data
@@ -250,7 +251,7 @@ class LazyState(MemoryState):
         self._make_room()
         wanted = [
             key
-            for key in dict.fromkeys(keys)
+            for key in dict.fromkeys(map(own_key, keys))
             if key not in self._data and key not in self._absent and not self._recall(key)
         ]
         for at in range(0, len(wanted), _AT_ONCE):
@@ -455,11 +456,10 @@ def _canonical(key: Any) -> Any:
     if isinstance(key, Decimal):
         return _canonical_decimal(key)
     if isinstance(key, datetime):
-        # Equal datetimes of one zone may differ in `fold`; where it changes the offset, they equal
-        # none of another zone (PEP 495).
-        key = key.replace(fold=0)
-        if key.utcoffset() != key.replace(fold=1).utcoffset():
+        # Where `fold` changes the offset, a datetime equals none of another zone (PEP 495).
+        if key.utcoffset() != key.replace(fold=1 - key.fold).utcoffset():
             return key
+        key = key.replace(fold=0)
         with suppress(OverflowError):  # not in UTC: before year 1 or after 9999
             return key.astimezone(UTC)
     return key

@@ -13,12 +13,9 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import date, datetime
 from decimal import Decimal
-from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from sparkstorm.common.errors import CodecError
 from sparkstorm.common.model.compiled import core
@@ -31,12 +28,20 @@ from sparkstorm.common.model.values.codec import (
     no_key,
     plain_scalar,
 )
+from sparkstorm.common.model.values.keys import (
+    as_key,
+    begins,
+    form_in,
+    keys_of,
+    kinds_of,
+    order_of,
+    own_key,
+    plain_key,
+)
 from sparkstorm.common.model.values.value_types import ONE_FORM
 
 MISSING: Any = object()
 """In place of a value: there is none under the key."""
-# a datetime is a date too
-_KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, date, UUID)
 _KEYS_AND_TUPLES: frozenset[Any] = KEYS | {tuple}
 # Items of the log, three a change, from which on it is worth a call at the end of a turn. From
 # 90 to 3,000 the cost of a word was the same within 3 %.
@@ -100,6 +105,7 @@ class MemoryState:
         """The value under a key; lists and mappings are handed out as copies, so that undo stays
         possible.
         """
+        key = key if type(key) in SCALARS else own_key(key)
         value = self._data.get(key, default)
         if type(value) in SCALARS or value is default:
             return value
@@ -112,6 +118,7 @@ class MemoryState:
         """Set a value of the codec's closed set."""
         if type(value) not in self._unchecked:
             value = self._codec.normalise(value)
+        key = key if type(key) in SCALARS else own_key(key)
         data = self._data
         former = data.get(key, MISSING)
         if former is MISSING:
@@ -124,6 +131,7 @@ class MemoryState:
 
     def add(self, key: Any, amount: float = 1) -> Any:
         """Add to the number under a key (none counts as 0) and return the sum."""
+        key = key if type(key) in SCALARS else own_key(key)
         data = self._data
         former = data.get(key, MISSING)
         if former is MISSING:
@@ -187,6 +195,7 @@ class MemoryState:
         """Replace a number or text under a key by function(it, item); False when there is nothing
         of the kind.
         """
+        key = key if type(key) in SCALARS else own_key(key)
         former = self._data.get(key, MISSING)
         if type(former) not in SCALARS:
             return False
@@ -230,6 +239,7 @@ class MemoryState:
 
     def delete(self, key: Any) -> None:
         """Forget a key."""
+        key = key if type(key) in SCALARS else own_key(key)
         if key in self._data:
             if type(key) is not str:
                 key = form_in(self._data, key)  # roll_back puts it back as it was
@@ -256,7 +266,7 @@ class MemoryState:
             if (
                 (start is None or place >= low)
                 and (stop is None or place < high)
-                and (prefix is None or _begins(key, prefix))
+                and (prefix is None or begins(key, prefix))
             ):
                 found.append((place, key, value))
         found.sort(key=itemgetter(0))
@@ -266,14 +276,14 @@ class MemoryState:
         return len(self._data)
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._data
+        return (key if type(key) in SCALARS else own_key(key)) in self._data
 
     def __iter__(self) -> Iterator[Any]:
         self.walked = True
         return iter(list(self._data))
 
     def __getitem__(self, key: Any) -> Any:
-        if key not in self._data:
+        if key not in self:
             raise KeyError(key)
         return self.get(key)
 
@@ -281,7 +291,7 @@ class MemoryState:
         self.put(key, value)
 
     def __delitem__(self, key: Any) -> None:
-        if key not in self._data:
+        if key not in self:
             raise KeyError(key)
         self.delete(key)
 
@@ -347,11 +357,11 @@ class MemoryState:
         if core is not None and core.last_values(self.undo, usual, found) is not None:
             return
         keys = self.undo[::3]
-        kinds = _kinds_of(keys)
+        kinds = kinds_of(keys)
         self._has_forms = self._has_forms or not kinds <= _ONE_FORM
         # a scalar of numpy's is found under the plain key that it equals
         if not kinds <= _KEYS_AND_TUPLES:
-            keys = list(map(_plain_key, keys))
+            keys = list(map(plain_key, keys))
         found.update(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
         self.undo.clear()
 
@@ -413,13 +423,13 @@ class MemoryState:
         data.update(loaded)
 
     def _note_forms(self, keys: Iterable[Any]) -> None:
-        self._has_forms = self._has_forms or not _kinds_of(keys) <= _ONE_FORM
+        self._has_forms = self._has_forms or not kinds_of(keys) <= _ONE_FORM
 
     def form_of(self, key: Any) -> Any:
         """Return a key that was just read or put as the state holds it: of two that are equal, the
         first one.
         """
-        return form_in(self._data, key)
+        return form_in(self._data, own_key(key))
 
     def is_key(self, key: Any) -> bool:
         """Return whether the state could hold a value under this key."""
@@ -434,7 +444,7 @@ class MemoryState:
         """Return a key as the state keeps it; CodecError for what is no key."""
         if type(key) in SCALARS and self._unchecked and key == key:
             return key
-        key = _plain_key(key)
+        key = plain_key(key)
         self._check_key(key)
         return key
 
@@ -487,7 +497,7 @@ class Noting(MemoryState):
 
     def _note(self, key: Any) -> None:
         if self.used is not None:
-            self.used[key] = None
+            self.used[own_key(key)] = None
 
 
 @contextmanager
@@ -523,77 +533,3 @@ def merged_states(component: str, states: Mapping[int, Mapping[Any, Any]]) -> di
         merged |= state
         owners |= dict.fromkeys(state, task)
     return merged
-
-
-def keys_of(keys: Any) -> Any:
-    """Return the keys that are given as a list or an Arrow array, or as tuples by the columns of an
-    Arrow batch or table.
-    """
-    if hasattr(keys, "columns"):
-        return list(zip(*(column.to_pylist() for column in keys.columns), strict=True))
-    return keys.to_pylist() if hasattr(keys, "to_pylist") else keys
-
-
-def _kinds_of(keys: Iterable[Any]) -> set[type]:
-    """Return the types of some keys, and those of the elements of tuples."""
-    keys = list(keys)
-    kinds = set(map(type, keys))
-    if tuple in kinds:
-        kinds.update(map(type, chain.from_iterable(key for key in keys if type(key) is tuple)))
-    return kinds
-
-
-def _plain_key(key: Any) -> Any:
-    return tuple(map(plain_scalar, key)) if type(key) is tuple else plain_scalar(key)
-
-
-def order_of(key: Any) -> tuple[Any, ...]:
-    """Return the place of a key in the order of keys: by kind, then by value; tuples element by
-    element.
-    """
-    if isinstance(key, tuple):
-        return (len(_KINDS), tuple(map(order_of, key)))
-    rank = next((rank for rank, kind in enumerate(_KINDS) if isinstance(key, kind)), -1)
-    return (rank, key) if rank >= 0 else (rank,)
-
-
-def _begins(key: Any, prefix: Any) -> bool:
-    if isinstance(prefix, str | bytes):
-        return bool(type(key) is type(prefix) and key[: len(prefix)] == prefix)
-    wanted = prefix if isinstance(prefix, tuple) else (prefix,)
-    return isinstance(key, tuple) and key[: len(wanted)] == wanted
-
-
-def as_key(key: Any) -> Any:
-    return tuple(key) if isinstance(key, list) else key
-
-
-class _Probe:
-    """Look-up of a key that keeps the equal one which a dict holds: a dict compares that one with
-    the key that it is asked for.
-    """
-
-    __slots__ = ("_hash", "_key", "found")
-
-    def __init__(self, key: Any) -> None:
-        self._key = key
-        self._hash = hash(key)
-        self.found = key
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self._key != other:
-            return False
-        self.found = other
-        return True
-
-
-def form_in(mapping: dict[Any, Any], key: Any) -> Any:
-    """Return the key of a dict that equals `key`, which may be of another type; `key` where there
-    is none.
-    """
-    probe = _Probe(key)
-    mapping.get(probe)
-    return probe.found

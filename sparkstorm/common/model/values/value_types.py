@@ -38,6 +38,17 @@ _classes: dict[str, type] = {}  # registered in this process, by name
 _names: dict[type, str] = {}
 
 
+class SecondZone(ZoneInfo):
+    """The zone of a datetime with fold 1.
+
+    Within one zone object Python compares wall times, so that both 1:30 of a repeated hour are
+    equal. Of two objects it compares the instants.
+    """
+
+    def __repr__(self) -> str:
+        return f"zoneinfo.ZoneInfo(key={self.key!r})"
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredValue:
     """A value of a registered class, in a process that has not registered it: its class's name and
@@ -195,7 +206,7 @@ def _as_datetime(content: Any) -> datetime.datetime:
         datetime.timedelta(0) if isinstance(zone, str) else datetime.timedelta(microseconds=zone)
     )
     place: datetime.tzinfo = (
-        ZoneInfo(zone)
+        (SecondZone if fold else ZoneInfo)(zone)
         if isinstance(zone, str)
         else datetime.timezone(offset)
         if offset
