@@ -26,7 +26,7 @@ from sparkstorm.data_plane.checkpoint import files
 from sparkstorm.data_plane.transport import frames
 from sparkstorm.driver.job_file import make_topology, read_job_file
 from sparkstorm.extensions.recording import capsule_files, segments
-from tests import house_map, pages, reference_page
+from tests import cli_page, house_map, pages, reference_page
 
 ROOT = Path(__file__).parents[1]
 KEYS = (ROOT / "docs" / "keys.md").read_text(encoding="utf-8")
@@ -324,6 +324,11 @@ def test_every_public_name_is_on_the_api_page(package: ModuleType) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     code = " ".join(re.findall(r"```python\n.*?```|`[^`\n]+`", text, re.DOTALL))
     assert [name for name in package.__all__ if not re.search(rf"\b{name}\b", code)] == []
+
+
+def test_the_page_of_commands_is_that_of_their_parsers() -> None:
+    written = cli_page.PAGE.read_text(encoding="utf-8")
+    assert written == cli_page.page(), "python -m tests.cli_page writes it anew"
 
 
 def test_the_page_of_public_names_is_that_of_their_docstrings() -> None:

@@ -47,7 +47,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "upgrades": ("upgrade",),
     },
-    "mend": {"dead_letters": ("dead-letters",), "capsules": ("capsule",)},
+    "repair": {"dead_letters": ("dead-letters",), "capsules": ("capsule",)},
     "without a cluster": {
         "new_project": ("init",),
         "offline": ("explain", "show", "schedule", "recorded"),

@@ -187,7 +187,7 @@ def test_the_help_has_every_verb_once_under_its_group(capsys: pytest.CaptureFixt
         "run:",
         "look:",
         "change:",
-        "mend:",
+        "repair:",
         "without a cluster:",
     ]
 

@@ -1,0 +1,108 @@
+"""The page of all commands, from the parsers of the command line. `python -m tests.cli_page` writes
+docs/cli.md anew.
+
+Parsers are walked, not printed: every Python writes the same page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparkstorm.cli.__main__ import GROUPS, parser
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "cli.md"
+_COMMON = ("--help", "--cluster", "--context", "--json")
+_HEAD = """# Commands
+
+Every command of `sparkstorm` with its options. Written from the parsers by `python -m tests.cli_page`; a test
+compares them.
+
+Commands of a running cluster take `--cluster FILE`, else `SPARKSTORM_CLUSTER`, or `--context NAME`; and `--json`,
+which writes JSON for programs. Exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong arguments,
+130 stopped with Ctrl-C. `submit`, `run` and `follow` also: 3 done, but tuples were parked; 4 done, but Redis had lost
+data. `status` and `doctor`: 1 when something is at fault.
+
+Ctrl-C of a command that follows a topology leaves the topology running and prints the command that follows it again.
+Ctrl-C of `cluster` ends slots, Nimbus, Spark and the embedded servers in order; topologies go on from their last
+commits with the next start.
+"""
+
+
+def _sub_commands(made: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in made._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _leaves(
+    words: list[str], made: argparse.ArgumentParser
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    below = _sub_commands(made)
+    if not below:
+        yield " ".join(words), made
+    for name, each in below.items():
+        yield from _leaves([*words, name], each)
+
+
+def _text(words: str | None) -> str:
+    text = " ".join((words or "").replace("%%", "%").split())
+    # what would begin a link, a tag or emphasis is text, but in code
+    parts = text.split("`")
+    parts[::2] = [re.sub(r"([\[<*_])", r"\\\1", part) for part in parts[::2]]
+    return "`".join(parts)
+
+
+def _value(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    choices = None if action.choices is None else "|".join(map(str, action.choices))
+    named = action.metavar or (f"{{{choices}}}" if choices else action.dest.upper())
+    name = " ".join(named) if isinstance(named, tuple) else str(named)
+    return {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}.get(str(action.nargs), name)
+
+
+def _entry(command: str, made: argparse.ArgumentParser) -> list[str]:
+    places: list[str] = []
+    told: list[str] = []
+    has_options = False
+    for action in made._actions:
+        if action.help == argparse.SUPPRESS or set(_COMMON) & set(action.option_strings):
+            continue
+        value = _value(action)
+        help = _text(str(action.help)) if action.help else ""
+        if action.option_strings:
+            has_options = True
+            told.append(
+                f"* `{', '.join(action.option_strings)}{f' {value}' if value else ''}`: {help}"
+            )
+        else:
+            places.append(value)
+            told += [f"* `{value}`: {help}"] if help else []
+    options = " [options]" if has_options else ""
+    usage = " ".join(["sparkstorm", command + options, *places])
+    lines = [f"### {command}", "", f"`{usage}`", ""]
+    if made.description:
+        lines += [_text(made.description), ""]
+    return [*lines, *told, *([""] if told else [])]
+
+
+def page() -> str:
+    """Return the page."""
+    commands = _sub_commands(parser())
+    lines = [_HEAD]
+    for title, modules in GROUPS.items():
+        lines += [f"## {title[0].upper()}{title[1:]}", ""]
+        for name in (name for names in modules.values() for name in names):
+            for command, made in _leaves([name], commands[name]):
+                lines += _entry(command, made)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)} is written")
