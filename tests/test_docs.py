@@ -421,7 +421,7 @@ def test_the_modules_of_the_architecture_are_those_of_the_package() -> None:
     assert listed == {name: sorted(stems) for name, stems in found.items()}
 
 
-def test_the_page_of_operations_names_the_versions_of_formats() -> None:
+def test_the_page_of_upgrades_names_the_versions_of_formats() -> None:
     versions = {
         "frames, with held inputs and journals": frames.VERSION,
         "records": records.FORMAT_VERSION,
@@ -430,8 +430,7 @@ def test_the_page_of_operations_names_the_versions_of_formats() -> None:
         "capsules": capsule_files.FORMAT,
         "recordings": segments.FORMAT,
     }
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    part = page.partition("## Versions of formats")[2].partition("\n## ")[0]
-    assert dict(re.findall(r"^\| ([a-z, ]+) \| (\d+) \|", part, re.MULTILINE)) == {
+    page = (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| ([a-z, ]+) \| (\d+) \|", page, re.MULTILINE)) == {
         name: str(version) for name, version in versions.items()
     }
