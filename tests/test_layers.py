@@ -74,9 +74,6 @@ AWAITING_A_DOOR = {
     "control_plane.cluster.storm_state -> extensions.upgrade.state",
     "control_plane.nimbus.duties -> extensions.upgrade.nimbus_duty",
     "control_plane.nimbus.request_verbs -> extensions.upgrade.nimbus_duty",
-    "control_plane.supervisor.slot_main -> extensions.upgrade.topology_master",
-    "control_plane.supervisor.slot_sync -> extensions.upgrade.live_shadow",
-    "control_plane.supervisor.slot_sync -> extensions.upgrade.topology_master",
 }
 EFFECTS = {
     "random",

@@ -21,6 +21,8 @@ BUILT_IN: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     # makes a client's reader of a topology that lies in several Redis servers
     "reader": ("sparkstorm.extensions.cells.cells_reader:RedisCellsReader",),
+    # classes of control_plane.supervisor.extension.SlotExtension
+    "slot": ("sparkstorm.extensions.upgrade.slot_duty:SlotUpgrades",),
     # joins a worker's transport with those to the other Redis servers of its topology
     "transport": ("sparkstorm.extensions.cells.opening:open_cells",),
     # classes of data_plane.worker.extension.WorkerExtension

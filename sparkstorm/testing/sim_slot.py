@@ -18,13 +18,13 @@ from sparkstorm.control_plane.blobs.base import BytesStore
 from sparkstorm.control_plane.blobs.store import BlobStore
 from sparkstorm.control_plane.cluster.base import StateStore
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.task_beats import TaskBeatGatherer
 from sparkstorm.control_plane.cluster.watched import WatchedStore
 from sparkstorm.control_plane.supervisor.local import MemoryDisk, MemoryNodeDir
 from sparkstorm.control_plane.supervisor.slot import Place, Slot
 from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.data_plane.worker.worker import Worker
-from sparkstorm.extensions.upgrade.topology_master import TopologyMaster
 from sparkstorm.testing.in_process_worker import InProcessWorker, SimServices
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.simulated_time import WorkerClock
@@ -332,6 +332,6 @@ class SimSlot:
         )
         others = dict(zip(self._around.data_plane.others, of_others, strict=True))
         supervisor = Supervisor(duties, storage, state, probe=probe, other_probes=others)
-        master = TopologyMaster(state, settings.task_heartbeat_ms)
+        gatherer = TaskBeatGatherer(state, settings.task_heartbeat_ms)
         blobs = BlobStore(state, self._around.bytes_store, KEY)
-        return SlotStores(state, blobs, supervisor, master=master, has_several=bool(others))
+        return SlotStores(state, blobs, supervisor, gatherer=gatherer, has_several=bool(others))

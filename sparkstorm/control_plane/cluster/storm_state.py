@@ -7,6 +7,7 @@ there; supervisors write their ephemeral node. Beats, supervisors and errors are
 read checks what it finds and names the path and the field that is wrong.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -270,6 +271,18 @@ class StormState(NimbusState, GrayUpgradeState):
     def read_worker_beat(self, topology_id: str, slot: WorkerSlot) -> WorkerBeat | None:
         """A worker's last beat; StoreInconsistentError when it is not one."""
         return self._read_plain(WorkerBeat, paths.workerbeat(topology_id, slot))
+
+    def read_worker_beats(self, topology_id: str) -> list[WorkerBeat]:
+        """Return the beats of a topology's workers but those that cannot be read or name another
+        worker, which Nimbus reports.
+        """
+        found = []
+        for slot in self.worker_beat_slots(topology_id):
+            with contextlib.suppress(StoreInconsistentError):
+                beat = self.read_worker_beat(topology_id, slot)
+                if beat and (beat.topology_id, beat.node, beat.port) == (topology_id, *slot):
+                    found.append(beat)
+        return found
 
     # -- the store of a topology's data ------------------------------------------------------------
 

@@ -45,6 +45,11 @@ class LocalAssignment:
     version: int = field(default=0, compare=False)
     turn: int = 0  # counts versions of blobs with which workers are to start anew
 
+    @property
+    def tasks(self) -> frozenset[int]:
+        """Tasks of its executors."""
+        return frozenset(task for each in self.executors for task in each.executor.tasks)
+
 
 class BlobView(StrEnum):
     """Presence of the assigned topology's code and configuration on this host."""

@@ -30,6 +30,7 @@ from sparkstorm.common.stores.redis_client import client_of
 from sparkstorm.control_plane.blobs.redis import TAG, RedisBytesStore
 from sparkstorm.control_plane.blobs.store import BlobStore
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.task_beats import TaskBeatGatherer
 from sparkstorm.control_plane.cluster.tickets import Ticket, redeem
 from sparkstorm.control_plane.cluster.watched import WatchedStore
 from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
@@ -45,7 +46,6 @@ from sparkstorm.control_plane.supervisor.worker_process import WorkerChild, chil
 from sparkstorm.data_plane.transport.connection import Link
 from sparkstorm.data_plane.user_code.trial import CodeTrial
 from sparkstorm.data_plane.worker.main import DEFAULT_ENTRY
-from sparkstorm.extensions.upgrade.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)
 # A slot does nothing else meanwhile: half of it would give up a server that is only busy.
@@ -284,8 +284,8 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     probes = {at.name: probe for at, probe in zip(spec.other_redis, other_probes, strict=True)}
     driver_probe = DriverProbe(spec.driver) if spec.driver else None
     supervisor = Supervisor(duties, place.node_dir, state, trials, probe, probes, driver_probe)
-    master = TopologyMaster(state, settings.task_heartbeat_ms)
-    return SlotStores(state, blobs, supervisor, logs, master, has_several=bool(spec.other_redis))
+    gatherer = TaskBeatGatherer(state, settings.task_heartbeat_ms)
+    return SlotStores(state, blobs, supervisor, logs, gatherer, has_several=bool(spec.other_redis))
 
 
 class _SlotLog(logging.FileHandler):

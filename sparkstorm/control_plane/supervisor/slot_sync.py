@@ -28,13 +28,13 @@ from sparkstorm.common.model.worker_messages import INACTIVE, NO_SHADOW, SetShad
 from sparkstorm.common.model.worker_spec import StoreMark, WorkerSpec, newer_mark
 from sparkstorm.control_plane.blobs.store import BlobStore
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.cluster.task_beats import TaskBeatGatherer
 from sparkstorm.control_plane.supervisor.base import LogSink, NodeStorage
+from sparkstorm.control_plane.supervisor.extension import SlotExtension, SlotView, slot_extensions
 from sparkstorm.control_plane.supervisor.seen_versions import VersionGuard
 from sparkstorm.control_plane.supervisor.slot_code import Code, SlotCode
 from sparkstorm.control_plane.supervisor.slot_machine import BlobView, LocalAssignment
 from sparkstorm.control_plane.supervisor.supervisor import SlotParts, Supervisor, part_of
-from sparkstorm.extensions.upgrade.live_shadow import shadowed_task
-from sparkstorm.extensions.upgrade.topology_master import TopologyMaster
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -46,7 +46,6 @@ MAX_ERRORS_WAITING = 200
 MARK_EVERY_MS = 1_000
 REFUSED = "REFUSED"
 """Report of a slot that was given an older assignment than it has seen before."""
-_UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 _WORKING = (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 
 
@@ -70,7 +69,7 @@ class DesiredState:
             return 0
         cells = cell_by_task(self.component_by_task, len(self.stores))
         part = self.assignment
-        found = {cells.get(task, -1) for each in part.executors for task in each.executor.tasks}
+        found = {cells.get(task, -1) for task in part.tasks}
         if len(found) != 1 or -1 in found:
             raise StoreInconsistentError(
                 f"the assignment of {part.topology_id} puts tasks of several cells into one worker: rebalance it with --reassign"
@@ -88,7 +87,7 @@ class SlotStores:
     blobs: BlobStore
     supervisor: Supervisor
     logs: LogSink | None = None
-    master: TopologyMaster | None = None
+    gatherer: TaskBeatGatherer | None = None
     has_several: bool = False
 
 
@@ -114,6 +113,7 @@ class SlotSync:
         self._stop_path = stop_path
         self._number = str(number).encode()
         self._opened: SlotStores | None = None
+        self._extensions: tuple[SlotExtension, ...] = ()
         self._changed = threading.Event()
         self._assignments: dict[str, Assignment] = {}
         self._parts = SlotParts(slot)
@@ -145,8 +145,8 @@ class SlotSync:
             self._fetch,
             self._renew_blobs,
             self._deliver,
-            self._tell_upgraded,
-            self._master,
+            self._extend,
+            self._gather,
             self._publish,
         )
         self.wish: DesiredState | None = None
@@ -272,6 +272,7 @@ class SlotSync:
     def _desk(self) -> SlotStores:
         if self._opened is None:
             self._opened = self._connect()
+            self._extensions = slot_extensions(self._opened.state, self.wake)
         return self._opened
 
     def _follow(self, now_ms: int) -> None:
@@ -366,35 +367,12 @@ class SlotSync:
     def _shadow(
         self, part: LocalAssignment, components: Mapping[int, str], now_ms: int
     ) -> SetShadow:
-        """Fetch and check the new code of a gray upgrade whose bar is open, where one of this
-        worker's tasks is the one that the bar measures.
-        """
-        upgrade = None
-        if self._status_read is TopologyStatus.UPGRADING:
-            upgrade = self._desk().state.read_upgrade(part.topology_id, self.wake)
-        bar = upgrade.open_bar if upgrade is not None else None
-        task = shadowed_task(bar.component, components) if bar is not None else None
-        if (
-            upgrade is None
-            or task is None
-            or not any(task in each.executor.tasks for each in part.executors)
-        ):
-            return NO_SHADOW
+        """Return the code that an extension has run beside one of this worker's tasks."""
+        view = SlotView(self._slot, part, components, self._status_read)
         known = self.wish.shadow if self.wish else NO_SHADOW
-        if (known.task, known.code_key) == (task, upgrade.code.code_key):
-            return known
-        try:
-            code = self._slot_code.bring(
-                replace(part, code_key=upgrade.code.code_key, conf_key=upgrade.code.conf_key),
-                self._desk(),
-                now_ms,
-            )
-        except (SparkStormError, OSError) as fault:
-            if isinstance(fault, StoreUnavailableError):
-                raise
-            _LOG.error("slot %s: code of the shadow of %s: %s", self._slot, part.topology_id, fault)
-            return NO_SHADOW
-        return SetShadow(task, str(code.code_path), upgrade.code.code_key, code.conf)
+        bring = lambda other: self._slot_code.bring(other, self._desk(), now_ms)  # noqa: E731 - short
+        found = (each.shadow(view, known, bring) for each in self._extensions)
+        return next((order for order in found if order != NO_SHADOW), NO_SHADOW)
 
     def _has_new_code(self, wish: DesiredState, now_ms: int) -> bool:
         """Fetch and check the new code of a gray upgrade (S0.25); a worker that runs is not ended
@@ -430,44 +408,35 @@ class SlotSync:
         self._unfetched = None
         return True
 
-    def _tell_upgraded(self, _now_ms: int) -> None:
-        """Move this worker from upgrading_workers to upgraded_workers when it has beaten under its
-        new code (S0.24-S0.27).
-        """
-        if self._status_read not in _UPGRADES or self._runs is None or self.wish is None:
+    def _extend(self, now_ms: int) -> None:
+        if self.wish is None:
             return
-        topology_id, code = self._runs
         part = self.wish.assignment
-        state = self._desk().state
-        if part.topology_id != topology_id or WorkerCode(part.code_key, part.conf_key) != code:
-            return
-        upgrade = state.read_upgrade(topology_id, self.wake)
-        if upgrade is None or upgrade.target(self._slot) != code:
-            return
-        is_listed = state.is_upgrading(topology_id, self._slot, self.wake)
-        if is_listed or (
-            not upgrade.rollback
-            and code != upgrade.former
-            and not state.is_upgraded(topology_id, self._slot, code)
-        ):
-            state.write_upgraded(topology_id, self._slot, code)
+        view = SlotView(
+            self._slot,
+            part,
+            self.wish.component_by_task,
+            self._status_read,
+            self._code_of_worker(),
+            self._assignments.get(part.topology_id),
+        )
+        for extension in self._extensions:
+            extension.step(view, now_ms)
 
-    def _master(self, now_ms: int) -> None:
-        """Do the duties of the topology master while its worker beats."""
-        if (
-            self.wish is not None
-            and self._runs is not None
-            and self._runs[0] == self.wish.assignment.topology_id
-        ):
-            part = self.wish.assignment
-            if master_task(self.wish.component_by_task) in {
-                task for each in part.executors for task in each.executor.tasks
-            }:
-                found = self._assignments.get(part.topology_id)
-                opened = self._desk()
-                if found is not None and opened.master is not None:
-                    is_upgrading = self._status_read in _UPGRADES
-                    opened.master.step(found, self.wish.component_by_task, is_upgrading, now_ms)
+    def _gather(self, now_ms: int) -> None:
+        """Write the topology's task heartbeats while the worker with its master's task beats."""
+        gatherer = self._desk().gatherer
+        if gatherer is None or self.wish is None or self._code_of_worker() is None:
+            return
+        part, components = self.wish.assignment, self.wish.component_by_task
+        if master_task(components) in part.tasks and gatherer.is_due(part.topology_id, now_ms):
+            beats = self._desk().state.read_worker_beats(part.topology_id)
+            gatherer.step(part.topology_id, beats, components, now_ms)
+
+    def _code_of_worker(self) -> WorkerCode | None:
+        """Return the code under which the worker of the wish has beaten."""
+        is_its = self.wish and self._runs and self._runs[0] == self.wish.assignment.topology_id
+        return self._runs[1] if is_its and self._runs else None
 
     def _order(self, topology_id: str) -> SetStatus:
         base = self._desk().state.read_base(topology_id, self.wake)

@@ -9,7 +9,7 @@ from typing import Any
 from sparkstorm.client.access import ClusterAccess, here
 from sparkstorm.client.request_client import Progress as Steps
 from sparkstorm.common.clock import SystemClock
-from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.topology import MASTER, Topology
 from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, code_text
@@ -154,17 +154,11 @@ class Upgrades:
             upgrade.rollback if upgrade else "",
             tuple(sorted(assignment.code_by_slot)) if assignment else (),
             errors[-1] if errors else None,
-            shadow_figures(upgrade, self._beats()) if upgrade and upgrade.open_bar else None,
+            shadow_figures(upgrade, store.read_worker_beats(topology_id))
+            if upgrade and upgrade.open_bar
+            else None,
             upgrade.shadow.tuples if upgrade and upgrade.shadow else 0,
         )
-
-    def _beats(self) -> list[WorkerBeat]:
-        store = self._cluster.state
-        beats = (
-            store.read_worker_beat(self.topology_id, slot)
-            for slot in store.worker_beat_slots(self.topology_id)
-        )
-        return [beat for beat in beats if beat is not None]
 
     def is_waiting(self) -> bool:
         """Return whether a batch is still to be picked or upgraded, or an end or a rollback to be
