@@ -23,6 +23,7 @@ from sparkstorm.common.settings import DeliverySettings, WorkerSettings
 from sparkstorm.common.windowing.settings import is_timed
 from sparkstorm.control_plane.blobs.store import BlobKind
 from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 from sparkstorm.testing.components import FeederSpout, TargetSink
 from sparkstorm.testing.faults import Fault, Scale
 from sparkstorm.testing.faulty_cluster import FaultyCluster
@@ -288,7 +289,7 @@ class Trial:
         for each in ids:
             base = state.read_base(each)
             if base is not None and base.status is TopologyStatus.ACTIVE:
-                upgrade = state.upgrade_state(each)
+                upgrade = GrayUpgradeState(state).upgrade_state(each)
                 found += (
                     [f"{each} has left traces of an upgrade"]
                     if upgrade != UpgradeState(None)

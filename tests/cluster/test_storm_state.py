@@ -36,6 +36,7 @@ from sparkstorm.control_plane.cluster.local import LocalStateStore
 from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.extensions.upgrade.gray_upgrade import UpgradeStep
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 KEY = b"k" * 32
 SLOT = WorkerSlot("host-a-1", 6700)
@@ -328,13 +329,13 @@ def test_a_worker_that_is_late_is_not_among_the_upgraded_of_no_upgrade_or_of_the
 ) -> None:
     state.prepare_gray_upgrade("wc-1-9")
     state.change_upgrade("wc-1-9", lambda _: UPGRADE)
-    state.write_upgraded("wc-1-9", SLOT, UPGRADE.code)
-    assert state.is_upgraded("wc-1-9", SLOT, UPGRADE.code)
-    state.clear_upgrade("wc-1-9")
+    GrayUpgradeState(state).write_upgraded("wc-1-9", SLOT, UPGRADE.code)
+    assert GrayUpgradeState(state).is_upgraded("wc-1-9", SLOT, UPGRADE.code)
+    GrayUpgradeState(state).clear_upgrade("wc-1-9")
     if now is not None:
         state.change_upgrade("wc-1-9", lambda _: now)
-    state.write_upgraded("wc-1-9", SLOT, UPGRADE.code)
-    assert state.upgrade_state("wc-1-9").upgraded == {}
+    GrayUpgradeState(state).write_upgraded("wc-1-9", SLOT, UPGRADE.code)
+    assert GrayUpgradeState(state).upgrade_state("wc-1-9").upgraded == {}
 
 
 @pytest.mark.parametrize("change", [{"started_ms": 9}, {"code": WorkerCode("e", "f")}, None])
@@ -344,10 +345,10 @@ def test_a_step_that_is_late_names_no_worker_in_no_upgrade_or_in_the_next_one(
     step = UpgradeStep(add_upgrading=(SLOT,))
     state.prepare_gray_upgrade("wc-1-9")
     state.change_upgrade("wc-1-9", lambda _: UPGRADE)
-    state.carry_out(UPGRADE, step)
-    assert state.upgrade_state("wc-1-9").upgrading == {SLOT}
-    state.clear_upgrade("wc-1-9")
+    GrayUpgradeState(state).carry_out(UPGRADE, step)
+    assert GrayUpgradeState(state).upgrade_state("wc-1-9").upgrading == {SLOT}
+    GrayUpgradeState(state).clear_upgrade("wc-1-9")
     if change is not None:
         state.change_upgrade("wc-1-9", lambda _: replace(UPGRADE, **change))
-    state.carry_out(UPGRADE, step)
-    assert state.upgrade_state("wc-1-9").upgrading == set()
+    GrayUpgradeState(state).carry_out(UPGRADE, step)
+    assert GrayUpgradeState(state).upgrade_state("wc-1-9").upgrading == set()

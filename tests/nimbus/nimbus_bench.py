@@ -27,6 +27,7 @@ from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.nimbus.nimbus import Nimbus
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.view import Scheduler
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 KEY = b"k" * 32
 START_MS = 1_000_000
@@ -139,10 +140,10 @@ class FakeSupervisor:
         upgrade = self.state.read_upgrade(topology_id)
         if (
             upgrade
-            and self.state.is_upgrading(topology_id, slot)
+            and GrayUpgradeState(self.state).is_upgrading(topology_id, slot)
             and upgrade.target(slot) == assignment.code_at(slot)
         ):
-            self.state.write_upgraded(topology_id, slot, upgrade.target(slot))
+            GrayUpgradeState(self.state).write_upgraded(topology_id, slot, upgrade.target(slot))
 
     def die(self) -> None:
         """As a host that loses power: no more beats, and its session ends."""

@@ -11,6 +11,7 @@ from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.upgrade import UpgradeOptions
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 from tests.nimbus.crash_points import each_point
 from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import CODE, wordcount
@@ -59,7 +60,7 @@ def status(bench: CrashingBench) -> TopologyStatus:
 
 def rests_with(number: int) -> Callable[[CrashingBench], bool]:
     def holds(bench: CrashingBench) -> bool:
-        state = bench.state.upgrade_state(bench.old)
+        state = GrayUpgradeState(bench.state).upgrade_state(bench.old)
         upgraded = new_slots(bench)
         return (
             status(bench) is TopologyStatus.UPGRADING
@@ -76,7 +77,7 @@ def rests_with(number: int) -> Callable[[CrashingBench], bool]:
 def is_over(number: int) -> Callable[[CrashingBench], bool]:
     def holds(bench: CrashingBench) -> bool:
         state, base, now = (
-            bench.state.upgrade_state(bench.old),
+            GrayUpgradeState(bench.state).upgrade_state(bench.old),
             bench.state.read_base(bench.old),
             bench.assignment(),
         )
@@ -150,7 +151,11 @@ def test_wherever_nimbus_dies_the_next_one_brings_an_upgrade_to_its_end(name: st
         bench.crash_nimbus(crash)
         asked.ask(bench)
         settle(bench, asked.after)
-        assert asked.after(bench), (at, bench.state.upgrade_state(bench.old), new_slots(bench))
+        assert asked.after(bench), (
+            at,
+            GrayUpgradeState(bench.state).upgrade_state(bench.old),
+            new_slots(bench),
+        )
         bench.rest(16)  # blobs are swept
         assert_tidy(bench, at)
     assert at > 5
@@ -170,7 +175,11 @@ def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(
         bench.crash_nimbus(crash)
         asked.ask(bench)
         settle(bench, asked.after)
-        assert asked.after(bench), (at, bench.state.upgrade_state(bench.old), new_slots(bench))
+        assert asked.after(bench), (
+            at,
+            GrayUpgradeState(bench.state).upgrade_state(bench.old),
+            new_slots(bench),
+        )
 
 
 @pytest.mark.sampled
@@ -183,7 +192,11 @@ def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its
     for crash in each_point():
         bench, at = CrashingBench(), crash.at
         asked.before(bench)
-        before = (status(bench), new_slots(bench), bench.state.upgrade_state(bench.old))
+        before = (
+            status(bench),
+            new_slots(bench),
+            GrayUpgradeState(bench.state).upgrade_state(bench.old),
+        )
         bench.crash_driver(crash)
         try:
             asked.ask(bench)
@@ -195,7 +208,12 @@ def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its
         is_done = asked.after(bench)
         assert (
             is_done
-            or (status(bench), new_slots(bench), bench.state.upgrade_state(bench.old)) == before
+            or (
+                status(bench),
+                new_slots(bench),
+                GrayUpgradeState(bench.state).upgrade_state(bench.old),
+            )
+            == before
         ), at
         ends.add(is_done)
     assert ends == {True, False}
@@ -213,7 +231,7 @@ def test_a_batch_is_never_followed_by_another_whatever_dies() -> None:
         upgrade(bench, 1)
         for _ in range(12):
             bench.tick(1000)
-            state = bench.state.upgrade_state(bench.old)
+            state = GrayUpgradeState(bench.state).upgrade_state(bench.old)
             assert (
                 len(new_slots(bench)) <= 1 and len(state.upgrading | state.upgraded.keys()) <= 1
             ), at

@@ -25,6 +25,7 @@ from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.topology import MASTER, Topology
 from sparkstorm.common.model.upgrade import UpgradeOptions, UpgradeState
 from sparkstorm.data_plane.transport.local_reader import LocalReader
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.sim_slot import SimSlot
 from tests.nimbus.crash_points import WRITES, CrashPoint
@@ -136,7 +137,7 @@ class Bench:
             self.feed(5)
             self.cluster.advance(1)
         raise AssertionError(
-            f"not within {limit_secs} s: {self.status()} {self.state.upgrade_state(self.id)}"
+            f"not within {limit_secs} s: {self.status()} {GrayUpgradeState(self.state).upgrade_state(self.id)}"
         )
 
     def status(self) -> TopologyStatus:
@@ -161,7 +162,7 @@ class Bench:
 
     def rests(self, batches: int) -> bool:
         """Return whether so many batches are done and none is under way."""
-        state = self.state.upgrade_state(self.id)
+        state = GrayUpgradeState(self.state).upgrade_state(self.id)
         return (
             state.upgrade is not None
             and state.upgrade.batches == batches
@@ -201,16 +202,11 @@ def test_three_batches_of_workers_and_every_count_is_exact() -> None:
         bench.service.continue_upgrade("test", UpgradeOptions(worker_num=5))
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         state, assignment, base = (
-            bench.state.upgrade_state(bench.id),
+            GrayUpgradeState(bench.state).upgrade_state(bench.id),
             bench.state.read_assignment(bench.id),
             bench.state.read_base(bench.id),
         )
-        assert (state.upgrade, state.upgrading, state.upgraded, assignment.code_by_slot) == (
-            None,
-            set(),
-            {},
-            {},
-        )
+        assert state == UpgradeState(None) and assignment.code_by_slot == {}
         assert (assignment.code_key, assignment.conf_key) == (base.code_key, base.conf_key)
         bench.feed()
         found = bench.counts()
@@ -232,7 +228,7 @@ def test_a_worker_goes_on_with_its_code_while_the_new_code_cannot_be_fetched() -
         bench.upgrade(worker__num=1)
         acked = len(bench.spout.acked)
         bench.run(lambda: bench.fed["word0"] >= 40)
-        assert len(bench.state.upgrade_state(bench.id).upgrading) == 1
+        assert len(GrayUpgradeState(bench.state).upgrade_state(bench.id).upgrading) == 1
         assert live_workers(bench) == workers and len(bench.spout.acked) > acked
         is_damaged = False
         bench.run(lambda: bench.rests(1))
@@ -269,7 +265,7 @@ def test_workers_go_by_name_then_by_component_and_complete_leaves_the_others_on_
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         assert (
             bench.new_workers() == counting | {named}
-            and bench.state.upgrade_state(bench.id).upgraded == {}
+            and GrayUpgradeState(bench.state).upgrade_state(bench.id).upgraded == {}
         )
         with pytest.raises(
             IllegalTransitionError, match=r"completed with \d workers on other code"
@@ -292,7 +288,10 @@ def test_a_rollback_by_hand_brings_the_code_back_and_loses_nothing() -> None:
         bench.run(lambda: bench.rests(1))
         bench.service.roll_back_upgrade("test")
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
-        assert bench.new_workers() == set() and bench.state.upgrade_state(bench.id).upgrade is None
+        assert (
+            bench.new_workers() == set()
+            and GrayUpgradeState(bench.state).upgrade_state(bench.id).upgrade is None
+        )
         before = bench.counts()["new"]
         bench.feed()
         assert bench.counts()["new"] == before, "no worker runs the new code any more"
@@ -756,7 +755,7 @@ def test_an_upgraded_worker_that_had_no_place_for_a_while_comes_back_with_the_ne
     ) as bench:
         bench.upgrade(worker__num=2, rollback__enable=False)
         bench.run(lambda: bench.rests(1))
-        upgraded = set(bench.state.upgrade_state(bench.id).upgraded)
+        upgraded = set(GrayUpgradeState(bench.state).upgrade_state(bench.id).upgraded)
         victim = next(slot for slot in bench.cluster.topology().workers if slot.slot in upgraded)
         if (session := victim.die()) is not None:
             session.close()
@@ -877,5 +876,5 @@ def test_nothing_stays_under_an_upgrade_that_is_over(end: str, has_master: bool)
             bench.service.continue_upgrade("test", UpgradeOptions(worker_num=9))
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         bench.cluster.advance(5)
-        assert bench.state.upgrade_state(bench.id) == UpgradeState(None)
+        assert GrayUpgradeState(bench.state).upgrade_state(bench.id) == UpgradeState(None)
         bench.counts()

@@ -37,6 +37,7 @@ from sparkstorm.extensions.recording import live_shadow
 from sparkstorm.extensions.recording.recorder import Recorder
 from sparkstorm.extensions.recording.segments import Beginning, Call, Limits
 from sparkstorm.extensions.upgrade.gray_upgrade import classify
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 from sparkstorm.testing import FeederSpout
 from tests.sim.test_gray_upgrade import Bench, Count
 
@@ -175,7 +176,10 @@ class ShadowBench(Bench):
         """
         assert self.new_workers() == set()
         self.run(lambda: self.status() is TopologyStatus.ACTIVE)
-        assert self.new_workers() == set() and self.state.upgrade_state(self.id).upgrade is None
+        assert (
+            self.new_workers() == set()
+            and GrayUpgradeState(self.state).upgrade_state(self.id).upgrade is None
+        )
         error: Failure
         (error,) = self.state.read_errors(self.id, MASTER)
         assert sum(self.counts()["one"].values()) == sum(self.fed.values())
@@ -286,7 +290,10 @@ def test_windows_and_timers_of_other_code_are_refused_before_any_worker_runs_it(
             shadow__tuples=1_000_000,
         )
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
-        assert bench.new_workers() == set() and bench.state.upgrade_state(bench.id).upgrade is None
+        assert (
+            bench.new_workers() == set()
+            and GrayUpgradeState(bench.state).upgrade_state(bench.id).upgrade is None
+        )
         (error,) = bench.state.read_errors(bench.id, MASTER)
         assert re.search(
             r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker",

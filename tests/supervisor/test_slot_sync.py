@@ -43,6 +43,7 @@ from sparkstorm.control_plane.supervisor.slot_sync import (
 )
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties, part_of
 from sparkstorm.extensions.upgrade.gray_upgrade import UpgradeStep
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 SLOT = WorkerSlot("n1", 6700)
 KEY = b"k" * 32
@@ -486,7 +487,7 @@ def upgraded(office: Office, whole: Assignment, code: bytes = b"new code") -> Gr
     upgrade = GrayUpgrade("t", new, former, TopologyOutline({}, {}, {}), 0, 10**9, batch=(SLOT,))
     office.state.prepare_gray_upgrade("t")
     office.state.change_upgrade("t", lambda _: upgrade)
-    office.state.carry_out(upgrade, UpgradeStep(add_upgrading=(SLOT,)))
+    GrayUpgradeState(office.state).carry_out(upgrade, UpgradeStep(add_upgrading=(SLOT,)))
     office.state.update_base("t", lambda base: replace(base, status=TopologyStatus.UPGRADING))
     after = with_codes(whole, former, {SLOT: new}, 5)
     assert after
@@ -504,12 +505,12 @@ def test_a_worker_is_told_as_upgraded_after_its_first_heartbeat_under_the_new_co
     upgrade = upgraded(office, whole)
     office.sync.step(1)
     assert office.sync.wish and office.sync.wish.assignment.code_key == upgrade.code.code_key
-    assert office.state.upgrade_state("t").upgrading == {SLOT}, (
+    assert GrayUpgradeState(office.state).upgrade_state("t").upgrading == {SLOT}, (
         "it was ordered, and has not beaten yet"
     )
     office.sync.runs("t", upgrade.code)
     office.sync.step(2)
-    state = office.state.upgrade_state("t")
+    state = GrayUpgradeState(office.state).upgrade_state("t")
     assert (state.upgrading, state.upgraded) == (frozenset(), {SLOT: code_text(upgrade.code)})
 
 

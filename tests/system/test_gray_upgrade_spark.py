@@ -21,6 +21,7 @@ from sparkstorm.common.errors import RecordingError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.upgrade import UpgradeState
 from sparkstorm.extensions.recording.stepping.recorded import recorded
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 from sparkstorm.testing.servers.processes import slot_of
 from tests.system.test_standing_cluster import LINES, Terminals, versions_of_exact_counts
 
@@ -353,7 +354,9 @@ def test_ten_upgrades_in_a_row_with_a_topology_master_and_one_bad_in_the_middle(
                 status, out, err = terminals.run("upgrade", "start", f"u{n}.yaml", "--num", "9")
                 assert status == 0 and "the gray upgrade is complete: all " in out, (n, out, err)
             wait_for_work(terminals, handle)
-            assert cluster.state.upgrade_state(handle.topology_id) == UpgradeState(None), n
+            assert GrayUpgradeState(cluster.state).upgrade_state(
+                handle.topology_id
+            ) == UpgradeState(None), n
         (error,) = handle.errors("__topology_master")
         assert (
             "component 'split' fails" in error.text

@@ -31,18 +31,18 @@ from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.records import encode_record
 from sparkstorm.common.model.task_beats import TaskBeats
+from sparkstorm.common.model.upgrade import GrayUpgrade
 from sparkstorm.common.model.worker_spec import CellMarks, StoreMark, newer_mark
 from sparkstorm.control_plane.cluster import paths
 from sparkstorm.control_plane.cluster.base import MAX_NODE_BYTES, Hint, no_hint
 from sparkstorm.control_plane.cluster.nimbus_state import NimbusState
-from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 ERRORS_KEPT = 10  # per component (S3.42)
 _MAX_BEAT_BYTES = 256 * 1024
 _MAX_ERROR_TEXT = 64 * 1024
 
 
-class StormState(NimbusState, GrayUpgradeState):
+class StormState(NimbusState):
     """Storm's ClusterState: domain verbs over a StateStore; `key` signs and checks what Nimbus
     writes.
     """
@@ -146,6 +146,37 @@ class StormState(NimbusState, GrayUpgradeState):
             paths.OUTLINES,
         )
         return {name for parent in parents for name in self._names(parent)}
+
+    # -- gray upgrades -----------------------------------------------------------------------------
+
+    def prepare_gray_upgrade(self, topology_id: str) -> None:
+        """Make the paths that a gray upgrade will use (S0.46-S0.48)."""
+        self.store.ensure_path(paths.upgrading_workers(topology_id))
+        self.store.ensure_path(paths.upgraded_workers(topology_id))
+
+    def read_upgrade(self, topology_id: str, hint: Hint | None = None) -> GrayUpgrade | None:
+        """Return the record of a topology's gray upgrade; None when none is under way."""
+        path = paths.gray_upgrade(topology_id)
+        found = self.store.get(path, hint)
+        return (
+            self._opened(GrayUpgrade, path, found.data)
+            if found is not None and found.data
+            else None
+        )
+
+    def change_upgrade(
+        self, topology_id: str, change: Callable[[GrayUpgrade | None], GrayUpgrade | None]
+    ) -> GrayUpgrade | None:
+        """Change the record by a pure function; StateConflictError when another writer was first.
+        None writes nothing.
+        """
+        path = paths.gray_upgrade(topology_id)
+        found = self.store.get(path)
+        known = self.read_upgrade(topology_id)
+        changed = change(known)
+        if changed is not None and changed != known:
+            self._write(path, changed, found.version if found is not None else None)
+        return changed
 
     # -- assignments -------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from sparkstorm.common.model.topology import MASTER, Topology
 from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, code_text
 from sparkstorm.extensions.upgrade.gray_upgrade import classify, confirmed, upgradable
 from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures, shadow_figures
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Upgrades:
         """Return the stage, and which workers run what."""
         store = self._cluster.state
         topology_id = self.topology_id
-        state = store.upgrade_state(topology_id)
+        state = GrayUpgradeState(store).upgrade_state(topology_id)
         base = store.read_base(topology_id)
         assignment = store.read_assignment(topology_id)
         table = store.read_tasks(topology_id)

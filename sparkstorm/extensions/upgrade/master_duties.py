@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from sparkstorm.common.model.assignment import Assignment, WorkerBeat
 from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeState
+from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.extensions.upgrade.gray_upgrade import advance, confirmed, taken_back, upgradable
 from sparkstorm.extensions.upgrade.judgement import Sightings, judge
 from sparkstorm.extensions.upgrade.live_shadow import judge_shadow
@@ -22,8 +23,9 @@ class UpgradeHandler:
     and reports its end.
     """
 
-    def __init__(self, store: GrayUpgradeState) -> None:
-        self._store = store
+    def __init__(self, state: StormState) -> None:
+        self._state = state
+        self._records = GrayUpgradeState(state)
         self._seen = Sightings()
 
     def step(
@@ -49,11 +51,11 @@ class UpgradeHandler:
         step = advance(upgrade, confirmed(state, assignment), workers, now_ms)
         if step.is_idle or step.is_rolled_back:
             return False
-        self._store.carry_out(upgrade, step)
+        self._records.carry_out(upgrade, step)
         return True
 
     def _change(self, upgrade: GrayUpgrade, changed: GrayUpgrade) -> None:
-        self._store.change_upgrade(
+        self._state.change_upgrade(
             upgrade.topology_id, lambda found: changed if found == upgrade else None
         )
 

@@ -54,6 +54,7 @@ from sparkstorm.extensions.upgrade.gray_upgrade import (
     upgradable,
 )
 from sparkstorm.extensions.upgrade.master_duties import UpgradeHandler
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 _LOG = logging.getLogger(__name__)
 _UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
@@ -74,6 +75,7 @@ class GrayUpgrades:
 
     def __init__(self, parts: NimbusParts, wake: Callable[[], None]) -> None:
         self._parts = parts
+        self._records = GrayUpgradeState(parts.state)
         self._wake = wake
         self._handlers: dict[str, UpgradeHandler] = {}
         self.problems: dict[str, str] = {}
@@ -164,7 +166,7 @@ class GrayUpgrades:
                 f"the new code of {base.name} still runs as a shadow of '{bar.component}': its first batch follows by itself"
             )
         assignment = reading.snapshot.assignments.get(base.topology_id)
-        state = self._parts.state.upgrade_state(base.topology_id)
+        state = self._records.upgrade_state(base.topology_id)
         state = confirmed(state, assignment) if assignment else state
         workers = self._workers(base, reading)
         # One batch at a time, so that a batch can be judged before the next one begins.
@@ -244,12 +246,12 @@ class GrayUpgrades:
         # Cleared first: children of an earlier upgrade would count workers as upgraded that are
         # not.
         if found is None or found.request_id != request.id:
-            parts.state.clear_upgrade(base.topology_id)
+            self._records.clear_upgrade(base.topology_id)
             parts.state.change_upgrade(base.topology_id, lambda _: upgrade)
         self._set_status(base, Action.UPGRADE, TopologyStatus.ACTIVE, now_ms)
 
     def _change(self, request: Request, base: TopologyBase, reading: Reading, now_ms: int) -> None:
-        state = self._parts.state.upgrade_state(base.topology_id)
+        state = self._records.upgrade_state(base.topology_id)
         # Gone or done meanwhile: the request asks for nothing more.
         if state.upgrade is None or state.upgrade.request_id == request.id:
             return
@@ -306,12 +308,12 @@ class GrayUpgrades:
         return did
 
     def _go_on(self, base: TopologyBase, reading: Reading, now_ms: int) -> bool:
-        store = self._parts.state
         topology_id = base.topology_id
-        state = store.upgrade_state(topology_id, self._wake)
+        state = self._records.upgrade_state(topology_id, self._wake)
         upgrade = state.upgrade
         if upgrade is None:
-            store.clear_upgrade(topology_id)  # a Nimbus that died may have removed the record only
+            # a Nimbus that died may have removed the record only
+            self._records.clear_upgrade(topology_id)
             self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
             return True
         workers = self._workers(base, reading)
@@ -381,7 +383,7 @@ class GrayUpgrades:
         # does not change it.
         codes = {slot: own for slot, own in assignment.code_by_slot.items() if own != code}
         self._publish(base, assignment, codes, code, now_ms)
-        parts.state.clear_upgrade(topology_id)
+        self._records.clear_upgrade(topology_id)
         self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
         parts.hooks.notify(base.name, "completeUpgrade")
 
@@ -395,7 +397,7 @@ class GrayUpgrades:
             base, assignment, codes_wanted(upgrade, state, assignment), upgrade.former, now_ms
         ):
             return True
-        self._parts.state.clear_upgrade(base.topology_id)
+        self._records.clear_upgrade(base.topology_id)
         self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
         self._parts.hooks.notify(base.name, "rollbackUpgrade")
         return True

@@ -22,6 +22,7 @@ from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.supervisor.extension import BringCode, SlotExtension, SlotView
 from sparkstorm.extensions.upgrade.live_shadow import shadowed_task
 from sparkstorm.extensions.upgrade.master_duties import UpgradeHandler
+from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 _LOG = logging.getLogger(__name__)
 _UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
@@ -33,6 +34,7 @@ class SlotUpgrades(SlotExtension):
 
     def __init__(self, state: StormState, hint: Hint) -> None:
         super().__init__(state, hint)
+        self._records = GrayUpgradeState(state)
         self._handler = UpgradeHandler(state)
         self._handled_id = ""  # topology of the handler
         self._due_ms = 0
@@ -75,20 +77,20 @@ class SlotUpgrades(SlotExtension):
         """Move this worker from upgrading_workers to upgraded_workers when it has beaten under its
         new code (S0.24-S0.27).
         """
-        part, state = view.part, self.state
+        part, records = view.part, self._records
         topology_id = part.topology_id
         if WorkerCode(part.code_key, part.conf_key) != code:
             return
-        upgrade = state.read_upgrade(topology_id, self.hint)
+        upgrade = self.state.read_upgrade(topology_id, self.hint)
         if upgrade is None or upgrade.target(view.slot) != code:
             return
-        is_listed = state.is_upgrading(topology_id, view.slot, self.hint)
+        is_listed = records.is_upgrading(topology_id, view.slot, self.hint)
         if is_listed or (
             not upgrade.rollback
             and code != upgrade.former
-            and not state.is_upgraded(topology_id, view.slot, code)
+            and not records.is_upgraded(topology_id, view.slot, code)
         ):
-            state.write_upgraded(topology_id, view.slot, code)
+            records.write_upgraded(topology_id, view.slot, code)
 
     def _handle(
         self, assignment: Assignment, component_by_task: Mapping[int, str], now_ms: int
@@ -98,7 +100,7 @@ class SlotUpgrades(SlotExtension):
             self._handled_id, self._handler = topology_id, UpgradeHandler(self.state)
         try:
             did = self._handler.step(
-                self.state.upgrade_state(topology_id),
+                self._records.upgrade_state(topology_id),
                 assignment,
                 component_by_task,
                 self.state.read_worker_beats(topology_id),

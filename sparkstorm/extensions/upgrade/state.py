@@ -10,52 +10,25 @@ record again afterwards and takes the child back when the upgrade has ended mean
 remover has seen the child, or its writer sees the end.
 """
 
-from collections.abc import Callable
-
 from sparkstorm.common.model.assignment import WorkerCode, WorkerSlot
-from sparkstorm.common.model.names import name_to_node
+from sparkstorm.common.model.names import name_to_node, node_to_name
 from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeState, code_text
 from sparkstorm.control_plane.cluster import paths
 from sparkstorm.control_plane.cluster.base import Hint
-from sparkstorm.control_plane.cluster.record_store import RecordStore
+from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.extensions.upgrade.gray_upgrade import UpgradeStep
 
 
-class GrayUpgradeState(RecordStore):
-    """Verbs of gray upgrades."""
+class GrayUpgradeState:
+    """Verbs of gray upgrades beside those of their record, which StormState has."""
 
-    def prepare_gray_upgrade(self, topology_id: str) -> None:
-        """Make the paths that a gray upgrade will use (S0.46-S0.48)."""
-        self.store.ensure_path(paths.upgrading_workers(topology_id))
-        self.store.ensure_path(paths.upgraded_workers(topology_id))
-
-    def read_upgrade(self, topology_id: str, hint: Hint | None = None) -> GrayUpgrade | None:
-        """Return the record of a topology's gray upgrade; None when none is under way."""
-        path = paths.gray_upgrade(topology_id)
-        found = self.store.get(path, hint)
-        return (
-            self._opened(GrayUpgrade, path, found.data)
-            if found is not None and found.data
-            else None
-        )
-
-    def change_upgrade(
-        self, topology_id: str, change: Callable[[GrayUpgrade | None], GrayUpgrade | None]
-    ) -> GrayUpgrade | None:
-        """Change the record by a pure function; StateConflictError when another writer was first.
-        None writes nothing.
-        """
-        path = paths.gray_upgrade(topology_id)
-        found = self.store.get(path)
-        known = self.read_upgrade(topology_id)
-        changed = change(known)
-        if changed is not None and changed != known:
-            self._write(path, changed, found.version if found is not None else None)
-        return changed
+    def __init__(self, state: StormState) -> None:
+        self._state = state
+        self.store = state.store
 
     def upgrade_state(self, topology_id: str, hint: Hint | None = None) -> UpgradeState:
         """Return the record and both folders; names that are no workers are passed over."""
-        upgrade = self.read_upgrade(topology_id, hint)
+        upgrade = self._state.read_upgrade(topology_id, hint)
         upgrading = self._workers(paths.upgrading_workers(topology_id), hint)
         folder = paths.upgraded_workers(topology_id)
         upgraded = {}
@@ -83,7 +56,7 @@ class GrayUpgradeState(RecordStore):
         path = paths.under(paths.upgraded_workers(topology_id), str(slot))
         self.store.put(path, code_text(code).encode())
         self.store.delete(paths.under(paths.upgrading_workers(topology_id), str(slot)))
-        upgrade = self.read_upgrade(topology_id)
+        upgrade = self._state.read_upgrade(topology_id)
         if upgrade is None or upgrade.target(slot) != code:
             self.store.delete(path)
 
@@ -94,7 +67,9 @@ class GrayUpgradeState(RecordStore):
         topology_id = upgrade.topology_id
         record = step.record
         if record is not None:
-            self.change_upgrade(topology_id, lambda found: record if found == upgrade else None)
+            self._state.change_upgrade(
+                topology_id, lambda found: record if found == upgrade else None
+            )
         upgrading = paths.upgrading_workers(topology_id)
         upgraded = paths.upgraded_workers(topology_id)
         for slot in step.add_upgrading:
@@ -108,7 +83,7 @@ class GrayUpgradeState(RecordStore):
                 self.store.delete(paths.under(upgrading, str(slot)))
 
     def _is_under_way(self, upgrade: GrayUpgrade) -> bool:
-        found = self.read_upgrade(upgrade.topology_id)
+        found = self._state.read_upgrade(upgrade.topology_id)
         return found is not None and (found.started_ms, found.code) == (
             upgrade.started_ms,
             upgrade.code,
@@ -125,9 +100,9 @@ class GrayUpgradeState(RecordStore):
 
     def _workers(self, folder: str, hint: Hint | None) -> list[WorkerSlot]:
         found = []
-        for name in self._names(folder, hint):
+        for node in self.store.children(folder, hint):
             try:
-                found.append(WorkerSlot.parse(name))
+                found.append(WorkerSlot.parse(node_to_name(node)))
             except ValueError:
                 continue
         return found
