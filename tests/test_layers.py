@@ -71,8 +71,6 @@ CORE = {"common", "api", "data_plane", "control_plane", "replay", "client"}
 # imports of the core that a door is still to replace; nothing is added here
 AWAITING_A_DOOR = {
     "client.handle -> extensions.upgrade.handle",
-    "control_plane.nimbus.duties -> extensions.upgrade.nimbus_duty",
-    "control_plane.nimbus.request_verbs -> extensions.upgrade.nimbus_duty",
 }
 EFFECTS = {
     "random",

@@ -21,6 +21,8 @@ BUILT_IN: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     # makes a client's reader of a topology that lies in several Redis servers
     "reader": ("sparkstorm.extensions.cells.cells_reader:RedisCellsReader",),
+    # classes of control_plane.nimbus.extension.NimbusExtension
+    "nimbus": ("sparkstorm.extensions.upgrade.nimbus_duty:GrayUpgrades",),
     # classes of control_plane.supervisor.extension.SlotExtension
     "slot": ("sparkstorm.extensions.upgrade.slot_duty:SlotUpgrades",),
     # joins a worker's transport with those to the other Redis servers of its topology

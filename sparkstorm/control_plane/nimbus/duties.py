@@ -29,6 +29,7 @@ from sparkstorm.control_plane.nimbus.cleanup import TopologyCleanup
 from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.control_plane.nimbus.deploy import Deploys
 from sparkstorm.control_plane.nimbus.error_reports import ErrorReports, FailurePauses, ProblemBoard
+from sparkstorm.control_plane.nimbus.extension import nimbus_extensions
 from sparkstorm.control_plane.nimbus.heartbeat_monitor import HeartbeatMonitor, StoreWatch
 from sparkstorm.control_plane.nimbus.hooks import NimbusHooks
 from sparkstorm.control_plane.nimbus.parts import NimbusParts, OutcomeWriter
@@ -37,7 +38,6 @@ from sparkstorm.control_plane.nimbus.request_verbs import RequestVerbs
 from sparkstorm.control_plane.nimbus.requests import RequestDuty
 from sparkstorm.control_plane.scheduling.lifecycle import Effect, due_request, transition
 from sparkstorm.control_plane.scheduling.view import Scheduler
-from sparkstorm.extensions.upgrade.nimbus_duty import GrayUpgrades
 
 _LOG = logging.getLogger(__name__)
 # How often a killed topology is looked at until its workers are gone. Half would be ten looks a
@@ -105,8 +105,8 @@ class NimbusDuties:
         )
         self._rebalancer = Rebalancer(parts)
         self._deploys = Deploys(parts)
-        self._upgrades = GrayUpgrades(parts, ask)
-        verbs = RequestVerbs(parts, self._rebalancer, self._deploys, self._upgrades)
+        self._extensions = nimbus_extensions(parts, ask)
+        verbs = RequestVerbs(parts, self._rebalancer, self._deploys, self._extensions)
         self._requests = RequestDuty(parts, verbs, self._read, ask)
         self._pauses = FailurePauses(state)
         self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
@@ -117,7 +117,7 @@ class NimbusDuties:
             restorer.restore,
             self._run_timers,
             self._serve,
-            self._upgrade,
+            self._extend,
         )
         self.in_round: tuple[Duty, ...] = (
             self._monitor,
@@ -151,7 +151,9 @@ class NimbusDuties:
             "reading": reading.problems,
             "deploys": self._deploys.problems,
             "requests": self._requests.problems,
-            "upgrades": self._upgrades.problems,
+            "extensions": {
+                name: text for each in self._extensions for name, text in each.problems.items()
+            },
             "cleanup": self.cleanup.problems,
             "stores": {**self._stores.problems, **self._without_store(reading)},
             "leader": {},
@@ -274,9 +276,11 @@ class NimbusDuties:
         self._next.is_round |= has_changed
         return has_changed
 
-    def _upgrade(self, reading: Reading, now_ms: int) -> bool:
-        """Carry gray upgrades on; another turn follows at once what was written."""
-        has_changed = self._upgrades.advance(reading, now_ms)
+    def _extend(self, reading: Reading, now_ms: int) -> bool:
+        """Do what extensions have due; another turn follows at once what was written."""
+        has_changed = False
+        for extension in self._extensions:
+            has_changed |= extension.advance(reading, now_ms)
         self._next.is_asked |= has_changed
         return has_changed
 

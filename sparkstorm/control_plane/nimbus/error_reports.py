@@ -214,7 +214,7 @@ FINDERS = (
     "pauses",
     "deploys",
     "requests",
-    "upgrades",
+    "extensions",
     "cleanup",
     "stores",
     "turn",

@@ -50,20 +50,17 @@ from sparkstorm.control_plane.cluster.request_checks import checked_rebalance
 from sparkstorm.control_plane.cluster.store_choice import check_kept, choose_stores
 from sparkstorm.control_plane.nimbus.cluster_reader import Reading
 from sparkstorm.control_plane.nimbus.deploy import Deploys
+from sparkstorm.control_plane.nimbus.extension import NimbusExtension
 from sparkstorm.control_plane.nimbus.parts import NimbusParts
 from sparkstorm.control_plane.nimbus.rebalance import Rebalancer
 from sparkstorm.control_plane.scheduling.lifecycle import ActionRequest, transition
 from sparkstorm.control_plane.scheduling.reconcile import restarted
-from sparkstorm.extensions.upgrade.nimbus_duty import KINDS, GrayUpgrades
 
 _SIMPLE = {
     RequestKind.KILL: (Action.KILL, "killTopology"),
     RequestKind.ACTIVATE: (Action.ACTIVATE, "activate"),
     RequestKind.DEACTIVATE: (Action.INACTIVATE, "deactivate"),
 }
-# Each of them would change the old topology while the deploy ends it. What only asks or restarts
-# may go on.
-_NOT_IN_DEPLOY = (RequestKind.KILL, RequestKind.UPDATE, RequestKind.REBALANCE, *KINDS)
 
 
 def _runs(deploy: Deploy, reading: Reading) -> bool:
@@ -83,12 +80,24 @@ class RequestVerbs:
     """
 
     def __init__(
-        self, parts: NimbusParts, rebalancer: Rebalancer, deploys: Deploys, upgrades: GrayUpgrades
+        self,
+        parts: NimbusParts,
+        rebalancer: Rebalancer,
+        deploys: Deploys,
+        extensions: Sequence[NimbusExtension],
     ) -> None:
         self._parts = parts
         self._rebalancer = rebalancer
         self._deploys = deploys
-        self._upgrades = upgrades
+        self._extension_by_kind = {kind: each for each in extensions for kind in each.kinds}
+        # Each of them would change the old topology while the deploy ends it. What only asks or
+        # restarts may go on.
+        self._not_in_deploy = (
+            RequestKind.KILL,
+            RequestKind.UPDATE,
+            RequestKind.REBALANCE,
+            *self._extension_by_kind,
+        )
         self._carriers = {
             # A mapping and not a chain of conditions: a kind without a verb is a KeyError in the
             # first test that meets it.
@@ -100,7 +109,7 @@ class RequestVerbs:
             RequestKind.REBALANCE: self._rebalance,
             RequestKind.RESTART_WORKER: self._restart_worker,
             RequestKind.SET_LOG_LEVEL: self._set_log_level,
-            **dict.fromkeys(KINDS, self._upgrade),
+            **dict.fromkeys(self._extension_by_kind, self._extend),
             **dict.fromkeys(HOST_KINDS, self._mark_host),
         }
 
@@ -128,7 +137,7 @@ class RequestVerbs:
             return request.topology_id
         base = self._meant(request, reading)
         verb = request.kind.verb
-        if deploy and deploy.old_id == base.topology_id and request.kind in _NOT_IN_DEPLOY:
+        if deploy and deploy.old_id == base.topology_id and request.kind in self._not_in_deploy:
             raise IllegalTransitionError(
                 f"a hot deploy of {base.name} is under way; wait for it, then {verb} what runs"
             )
@@ -150,10 +159,10 @@ class RequestVerbs:
             if options.conf:
                 new = self._settings(base, options.conf)
                 self._check_durable(new.durability, base.stores)
-        if request.kind in KINDS:
+        if extension := self._extension_by_kind.get(request.kind):
             outline = self._new_outline(request)
             self._check_kept(request, base)
-            self._upgrades.check(request, base, outline, reading, now_ms)
+            extension.check(request, base, outline, reading, now_ms)
         return base.topology_id
 
     def _check_free(self, name: str, reading: Reading) -> None:
@@ -464,15 +473,14 @@ class RequestVerbs:
             )
         return False
 
-    # -- gray upgrades -----------------------------------------------------------------------------
+    # -- kinds of extensions -----------------------------------------------------------------------
 
     def _new_outline(self, request: Request) -> TopologyOutline | None:
         return self._outline(request) if request.base is not None else None
 
-    def _upgrade(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
-        return self._upgrades.carry_out(
-            request, outcome, self._new_outline(request), reading, now_ms
-        )
+    def _extend(self, request: Request, outcome: Outcome, reading: Reading, now_ms: int) -> bool:
+        extension = self._extension_by_kind[request.kind]
+        return extension.carry_out(request, outcome, self._new_outline(request), reading, now_ms)
 
     # -- hosts -------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from sparkstorm.common.model.upgrade import (
 from sparkstorm.common.settings import UpgradeSettings
 from sparkstorm.control_plane.cluster.request_checks import check_upgraded_outline
 from sparkstorm.control_plane.nimbus.cluster_reader import Reading
+from sparkstorm.control_plane.nimbus.extension import NimbusExtension
 from sparkstorm.control_plane.nimbus.parts import NimbusParts
 from sparkstorm.control_plane.scheduling.lifecycle import ActionRequest, transition
 from sparkstorm.control_plane.scheduling.reconcile import with_codes
@@ -58,27 +59,26 @@ from sparkstorm.extensions.upgrade.state import GrayUpgradeState
 
 _LOG = logging.getLogger(__name__)
 _UPGRADES = (TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
-KINDS = (
-    RequestKind.UPGRADE,
-    RequestKind.CONTINUE_UPGRADE,
-    RequestKind.COMPLETE_UPGRADE,
-    RequestKind.ROLLBACK_UPGRADE,
-)
 _UNDER_WAY = (UpgradeStage.SHADOWING, UpgradeStage.IN_PROGRESS, UpgradeStage.ROLLING_BACK)
 _BY_HAND = "asked for by a request"
 
 
-class GrayUpgrades:
+class GrayUpgrades(NimbusExtension):
     """Verbs that begin, continue and end gray upgrades, and the handler of topologies without a
     topology master.
     """
 
-    def __init__(self, parts: NimbusParts, wake: Callable[[], None]) -> None:
-        self._parts = parts
+    kinds = (
+        RequestKind.UPGRADE,
+        RequestKind.CONTINUE_UPGRADE,
+        RequestKind.COMPLETE_UPGRADE,
+        RequestKind.ROLLBACK_UPGRADE,
+    )
+
+    def __init__(self, parts: NimbusParts, ask: Callable[[], None]) -> None:
+        super().__init__(parts, ask)
         self._records = GrayUpgradeState(parts.state)
-        self._wake = wake
         self._handlers: dict[str, UpgradeHandler] = {}
-        self.problems: dict[str, str] = {}
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class GrayUpgrades:
         """Refuse a request that does not fit what runs; `outline` is that of an UPGRADE's new
         code.
         """
-        upgrade = self._parts.state.read_upgrade(base.topology_id)
+        upgrade = self.parts.state.read_upgrade(base.topology_id)
         # This very request, which a Nimbus that died has carried out in part: what it has made of
         # the upgrade is no reason to refuse it.
         if upgrade is not None and upgrade.request_id == request.id:
@@ -197,8 +197,8 @@ class GrayUpgrades:
             self._begin(request, base, outline, reading, now_ms)
         else:
             self._change(request, base, reading, now_ms)
-        self._parts.outcomes.done(request.id, now_ms, base.topology_id)
-        self._parts.hooks.notify(
+        self.parts.outcomes.done(request.id, now_ms, base.topology_id)
+        self.parts.hooks.notify(
             base.name,
             "grayUpgrade" if request.kind is RequestKind.UPGRADE else request.kind.lower(),
         )
@@ -212,7 +212,7 @@ class GrayUpgrades:
         reading: Reading,
         now_ms: int,
     ) -> None:
-        parts = self._parts
+        parts = self.parts
         new = request.base
         assignment = reading.snapshot.assignments.get(base.topology_id)
         assert new is not None and outline is not None and assignment is not None
@@ -264,7 +264,7 @@ class GrayUpgrades:
             changed = replace(upgrade, completed_ms=now_ms, continue_upgrading=False)
         else:
             changed = self._taken_back(upgrade, state, base, reading, _BY_HAND)
-        self._parts.state.change_upgrade(base.topology_id, lambda _: changed)
+        self.parts.state.change_upgrade(base.topology_id, lambda _: changed)
 
     def _taken_back(
         self,
@@ -288,14 +288,14 @@ class GrayUpgrades:
 
     def advance(self, reading: Reading, now_ms: int) -> bool:
         """Carry every upgrade on; whether something was written."""
-        self.problems = {}
+        self.problems = problems = dict[str, str]()
         did = False
         upgrading = [base for base in reading.bases.values() if base.status in _UPGRADES]
         known = self._handlers
         # A handler remembers counts of workers, by which it judges. Kept beyond its upgrade, these
         # took the fourth upgrade of a worker back.
         self._handlers = {
-            each.topology_id: known.get(each.topology_id) or UpgradeHandler(self._parts.state)
+            each.topology_id: known.get(each.topology_id) or UpgradeHandler(self.parts.state)
             for each in upgrading
         }
         for base in upgrading:
@@ -304,12 +304,12 @@ class GrayUpgrades:
             except NotAliveError as error:
                 # Without an assignment there is nothing to upgrade; it comes back when the topology
                 # is placed again.
-                self.problems[base.topology_id] = f"gray upgrade waits: {error}"
+                problems[base.topology_id] = f"gray upgrade waits: {error}"
         return did
 
     def _go_on(self, base: TopologyBase, reading: Reading, now_ms: int) -> bool:
         topology_id = base.topology_id
-        state = self._records.upgrade_state(topology_id, self._wake)
+        state = self._records.upgrade_state(topology_id, self.ask)
         upgrade = state.upgrade
         if upgrade is None:
             # a Nimbus that died may have removed the record only
@@ -350,7 +350,7 @@ class GrayUpgrades:
     ) -> bool:
         after = with_codes(assignment, former, codes, now_ms)
         if after is not None:
-            self._parts.assigner.publish(after, base.name)
+            self.parts.assigner.publish(after, base.name)
         return after is not None
 
     def _finish(
@@ -364,7 +364,7 @@ class GrayUpgrades:
         """End a completed upgrade: outline, base, assignment, record, status, in this order; all
         may be repeated.
         """
-        parts = self._parts
+        parts = self.parts
         topology_id = base.topology_id
         code = final_code(upgrade, assignment, workers)
         if code == upgrade.code and (base.code_key, base.conf_key) != (
@@ -399,7 +399,7 @@ class GrayUpgrades:
             return True
         self._records.clear_upgrade(base.topology_id)
         self._set_status(base, Action.END_UPGRADE, base.status, now_ms)
-        self._parts.hooks.notify(base.name, "rollbackUpgrade")
+        self.parts.hooks.notify(base.name, "rollbackUpgrade")
         return True
 
     def _set_status(
@@ -414,7 +414,7 @@ class GrayUpgrades:
                 else found
             )
 
-        self._parts.state.update_base(base.topology_id, changed)
+        self.parts.state.update_base(base.topology_id, changed)
 
     def _report(self, base: TopologyBase, upgrade: GrayUpgrade, now_ms: int) -> None:
         """Keep the reason of a rollback with the code that is taken back: its dead letters are
@@ -432,7 +432,7 @@ class GrayUpgrades:
             traceback=more,
             code_version=code,
         )
-        self._parts.state.report_error(base.topology_id, failure)
+        self.parts.state.report_error(base.topology_id, failure)
 
 
 def _check_options(base: TopologyBase, options: UpgradeOptions, workers: Workers) -> None:
