@@ -3,8 +3,8 @@ and the border between the core and what is optional.
 
 A part is a folder or module of `sparkstorm/`, or in a plane (common, data_plane, control_plane) one
 of its folders or modules. A part imports itself and parts of lower layers. The core (common, api,
-both planes, replay, client) imports nothing else: `AWAITING_A_DOOR` lists what still does. The
-driver is above extensions: it puts the real parts together.
+both planes, replay, client) imports nothing else: what is optional plugs in by
+`common/extension_points.py`. The driver is above extensions: it puts the real parts together.
 """
 
 from __future__ import annotations
@@ -68,10 +68,6 @@ PURE_MODULES = tuple(
     )
 )
 CORE = {"common", "api", "data_plane", "control_plane", "replay", "client"}
-# imports of the core that a door is still to replace; nothing is added here
-AWAITING_A_DOOR = {
-    "client.handle -> extensions.upgrade.handle",
-}
 EFFECTS = {
     "random",
     "secrets",
@@ -282,7 +278,7 @@ def test_a_part_imports_only_itself_and_lower_layers(path: Path) -> None:
 
 
 def test_the_core_imports_nothing_optional() -> None:
-    """A registry or a protocol of the core is the door by which a feature plugs in."""
+    """A feature plugs in at a point of `common/extension_points.py`, or by a protocol."""
     imports = {
         f"{module} -> {other}".replace("sparkstorm.", "")
         for module, path in path_by_module().items()
@@ -290,7 +286,7 @@ def test_the_core_imports_nothing_optional() -> None:
         for other in own_imports(path)
         if part_named(other).split(".")[0] not in CORE | {""}
     }
-    assert imports == AWAITING_A_DOOR, "the list may only shrink"
+    assert imports == set()
 
 
 def test_a_stranger_sees_at_most_sixteen_entries() -> None:

@@ -18,6 +18,7 @@ from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
 from sparkstorm.client.worker_problems import worker_problems
 from sparkstorm.common.errors import IllegalTransitionError, NotAliveError, StoreUnavailableError
+from sparkstorm.common.extension_points import extensions_at
 from sparkstorm.common.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, group_failures
 from sparkstorm.common.model.requests import LogLevel, RebalancePlan, topology_name
@@ -28,7 +29,6 @@ from sparkstorm.control_plane.insight.health import Health
 from sparkstorm.control_plane.insight.reading import JUDGED_MS
 from sparkstorm.data_plane.transport.keys import tap_name
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge, percentile_ms
-from sparkstorm.extensions.upgrade.handle import Upgrades
 
 if TYPE_CHECKING:
     from sparkstorm.client.looks.journey import Journeys
@@ -364,9 +364,12 @@ class TopologyHandle:
         )
 
     @property
-    def upgrade(self) -> Upgrades:
-        """Its gray upgrade: start, go on, complete, roll back, status."""
-        return Upgrades(self.topology_id, self.name, self._cluster)
+    def upgrade(self) -> Any:
+        """Its gray upgrade (`sparkstorm.extensions.upgrade.handle.Upgrades`): start, go on,
+        complete, roll back, status.
+        """
+        (upgrades,) = extensions_at("handle")
+        return upgrades(self.topology_id, self.name, self._cluster)
 
     def log_slots(self) -> list[str]:
         """Return the slots ("node:port") of the workers whose last lines are kept."""

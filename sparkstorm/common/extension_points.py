@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import Any, Final
 
 BUILT_IN: Final[Mapping[str, tuple[str, ...]]] = {
+    # makes `upgrade` of client.handle.TopologyHandle of a topology's id, name and ClusterAccess
+    "handle": ("sparkstorm.extensions.upgrade.handle:Upgrades",),
     # names of the public module sparkstorm.replay
     "replay": (
         "sparkstorm.extensions.recording.capsule_files:write_capsule",

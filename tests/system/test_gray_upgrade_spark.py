@@ -293,7 +293,7 @@ def require_failing_code_rolled_back(terminals: Terminals, handle: TopologyHandl
         == 0
     )
     terminals.wait(
-        lambda: "'split' fails" in handle.upgrade.status().last_rollback.text,  # type: ignore[union-attr]
+        lambda: "'split' fails" in handle.upgrade.status().last_rollback.text,
         "the rollback",
     )
     terminals.wait(lambda: handle.status() == "ACTIVE", "its end")
