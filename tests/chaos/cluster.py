@@ -34,8 +34,8 @@ _LIMIT_S = 180.0
 _PER_SECOND = 500  # numbers of each source
 _MORE = 10  # tuples that each task must work off after a fault
 _SUPERVISORS = 2
-_SLOTS = 8  # for six workers
-_SLOTS_WITH_EXECUTORS = 12  # of two executors: one of them has room for all workers
+_SLOTS = 8  # for seven workers
+_SLOTS_WITH_EXECUTORS = 14  # of two executors: one of them has room for all workers
 _CONF = {
     "topology.max.spout.pending": 50,
     "topology.max.worker.deaths": 1_000_000,
@@ -146,7 +146,7 @@ class ChaosCluster:
         return self.client
 
     def submit_all(self) -> None:
-        """Submit the four topologies."""
+        """Submit the five topologies."""
         client = self.connect()
         for chaos in TOPOLOGIES:
             topology = chaos.build(str(self.gate(chaos.name)), _PER_SECOND)

@@ -323,7 +323,7 @@ LOCAL_FAULTS: Mapping[str, Strike] = {
 DISK_FAULTS: Mapping[str, Strike] = {"full disk of Redis": full_disk}
 """Only where Redis could be given a file system of its own, which takes the right to mount one."""
 EXECUTOR_FAULTS: Mapping[str, Strike] = {"kill executor JVM": kill_executor}
-"""Only on masters that have executors, such as local-cluster[2,6,1024]."""
+"""Only on masters that have executors, such as local-cluster[2,7,1024]."""
 STANDALONE_FAULTS: Mapping[str, Strike] = {"kill standalone worker": kill_standalone_worker}
 """Only on a master and workers of Spark's standalone mode."""
 CLOCK_FAULTS: Mapping[str, Strike] = {"clock jump and worker": jump_clock}

@@ -1,4 +1,4 @@
-"""Chaos in real processes: a standing cluster of four topologies on Spark, whose parts are killed,
+"""Chaos in real processes: a standing cluster of five topologies on Spark, whose parts are killed,
 paused, cut and filled up.
 
 Last comes a cluster of its own whose stores lose data (`disasters.py`). A recovery lasts from the
@@ -28,7 +28,7 @@ from tests.chaos.report import GUARANTEES, ChaosReport
 from tests.chaos.standalone import STANDALONE
 
 LOCAL = "local[9]"
-WITH_EXECUTORS = "local-cluster[2,6,1024]"
+WITH_EXECUTORS = "local-cluster[2,7,1024]"
 MASTERS: Mapping[str, str] = {
     "exactly-once": WITH_EXECUTORS,
     "at-least-once": LOCAL,

@@ -1,4 +1,4 @@
-"""Chaos in the simulation: the four topologies under drawn faults and simulated time; all kinds of
+"""Chaos in the simulation: the five topologies under drawn faults and simulated time; all kinds of
 faults, clock leaps too.
 """
 

@@ -18,7 +18,7 @@ from sparkstorm.extensions.embedded.process import TetheredProcess, start_tether
 
 STANDALONE = "standalone"
 _HOST = "127.0.0.1"
-_CORES = 6  # of each worker; its one executor has them all
+_CORES = 7  # of each worker; its one executor has them all
 _PACKAGE = "org.apache.spark.deploy"
 _LIMIT_S = 180.0
 _URL = re.compile(r"Starting Spark master at (spark://\S+)")

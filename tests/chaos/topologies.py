@@ -1,4 +1,4 @@
-"""Four topologies under the faults of chaos runs, over numbers without an end, and the counts that
+"""Five topologies under the faults of chaos runs, over numbers without an end, and the counts that
 each must have in the end.
 
 A source of numbers emits one number after the other until the file `gate` exists, then a row with
@@ -7,9 +7,16 @@ their number: the expected states follow from it, independently of the engine.
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -236,6 +243,47 @@ class Sink(StatefulBolt):
         self.state.add(word, amount)
 
 
+class Forks(BasicBolt):
+    """Bolt that makes processes: forks that go on as its worker would, and children that end as
+    they should.
+    """
+
+    outputs = ("word", "amount")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit a number; a fork of some numbers emits it too, and raises or exits or returns."""
+        n = tup["n"]
+        kind = n % 300  # some milliseconds each
+        is_child = False
+        if kind in (10, 30, 50):
+            is_child = not (child := os.fork())
+            if is_child:  # what it says of its end would fill the report
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            else:
+                os.waitpid(child, 0)
+        elif kind == 70:
+            process = multiprocessing.Process(target=divmod, args=(n, 7))
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+        elif kind == 90:
+            with ProcessPoolExecutor(1, initializer=_end_with_parent) as pool:
+                assert pool.submit(divmod, n, 7).result() == divmod(n, 7)
+        elif kind == 110:
+            said = subprocess.run(["echo", str(n)], capture_output=True, check=True).stdout
+            assert said == f"{n}\n".encode()
+        collector.emit(("total", tup["total"]) if n == END else (f"forked {n % 50}", 1))
+        if is_child and kind == 30:
+            raise ValueError("in a fork")
+        if is_child and kind == 50:
+            sys.exit(0)
+
+
+def _end_with_parent() -> None:
+    """Have a child of a pool, which waits for work without an end, end with a killed worker."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 @dataclass(frozen=True)
 class ChaosTopology:
     """A topology of chaos runs: its maker, the bolts whose states hold the result, and what they
@@ -297,6 +345,15 @@ def blocking_sink(gate: str, per_second: int = 0) -> Topology:
     return builder.build()
 
 
+def forks(gate: str, per_second: int = 0) -> Topology:
+    """Build the bolt that makes processes."""
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", Numbers(gate, per_second))
+    builder.set_bolt("forks", Forks(), parallelism=2).shuffle_grouping("numbers")
+    builder.set_bolt("count", Sum(), parallelism=2).fields_grouping("forks", "word")
+    return builder.build()
+
+
 def _counted(kinds: Callable[[int], tuple[str, ...]]) -> Callable[[int], Mapping[str, int]]:
     def expected(total: int) -> Mapping[str, int]:
         return Counter({"total": total}) + Counter(word for n in range(total) for word in kinds(n))
@@ -318,4 +375,5 @@ TOPOLOGIES = (
     ChaosTopology(
         "blocking-sink", blocking_sink, "count", _counted(lambda n: (f"stored {n % 50}",))
     ),
+    ChaosTopology("forks", forks, "count", _counted(lambda n: (f"forked {n % 50}",))),
 )

@@ -87,7 +87,7 @@ def test_a_log_is_read_again_from_its_beginning_and_ends_where_its_gate_says(
 
 @pytest.mark.slow
 def test_simulated_chaos_is_exact_over_all_topologies() -> None:
-    report = run_simulated(0, 0, ChaosReport("simulation"), least_runs=12)
+    report = run_simulated(0, 0, ChaosReport("simulation"), least_runs=15)
     assert report.is_kept and set(report.exactness) == {
         (each.name, kept) for each in TOPOLOGIES for kept in GUARANTEES
     }
