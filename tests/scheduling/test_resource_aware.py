@@ -152,6 +152,24 @@ def test_users_below_their_guarantee_come_first() -> None:
     assert (len(places(view, "poor")), len(places(view, "rich"))) == (2, 0)
 
 
+def test_a_resource_that_no_supervisor_declares_is_left_out_of_the_order_of_users() -> None:
+    """Storm leaves it out or puts every user last, by what its process has heard of before."""
+    rich = asking("rich", 2, 256.0, 50.0, owner="ann")
+    poor = asking("poor", 2, 256.0, 50.0, owner="bob")
+    rare = asking(
+        "rare", 1, 64.0, 1.0, owner="cid", topology__component__resources__map={"fpga.count": 1.0}
+    )
+    pools = {"bob": {"cpu": 100.0, "memory": 512.0}}
+    conf = {
+        "resource.aware.scheduler.priority.strategy": "generic",
+        "resource.aware.scheduler.user.pools": pools,
+    }
+    for declared, first in (({}, "poor"), ({"fpga.count": 0.0}, "rich")):  # of equal users by name
+        offers = [supervisor("a", 1, 2, memory=512.0, cpu=100.0, **declared)]
+        view = schedule(cluster(offers, [rich, poor, rare]), **conf)
+        assert {name for name in ("rich", "poor", "rare") if places(view, name)} == {first}
+
+
 def test_first_in_first_out_serves_the_newest_first() -> None:
     """As Storm orders them: the oldest are the last in the order, and the first to be evicted."""
     parts = [ComponentView("in", "spout", singles(2), {HEAP: 256.0, CPU: 50.0})]
