@@ -8,7 +8,9 @@ import configparser
 import json
 import re
 import shlex
+import subprocess
 import sys
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -150,6 +152,32 @@ def test_a_decision_has_its_number_its_parts_and_a_line_in_the_index(
     ]
     index = (record.parent / "README.md").read_text(encoding="utf-8")
     assert f"| {number} | [{title.group(1)}]({record.name}) | {title.group(2)} |" in index
+
+
+# Records were edited until then. The law: none is, once it is written.
+_SINCE = datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()
+
+
+def test_no_decision_is_edited_once_it_is_written() -> None:
+    words = (
+        "git",
+        "log",
+        "--format=%ct",
+        "--name-only",
+        "--diff-filter=MR",
+        "--",
+        "docs/decisions",
+    )
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("no history: a source distribution")
+    edited = [
+        (int(time), Path(name).name)
+        for time, *names in (block.split("\n") for block in re.split(r"\n(?=\d+\n\n)", done.stdout))
+        for name in names
+        if name and not name.endswith("README.md")
+    ]
+    assert [name for time, name in edited if time > _SINCE] == []
 
 
 def test_every_attack_on_the_design_is_answered_by_tests_that_exist() -> None:
