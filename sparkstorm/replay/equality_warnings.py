@@ -1,7 +1,7 @@
 """Causes that make a live result depend on chance, by component: from the topology and from the
 evidence of the replay's tasks.
 
-The promise (docs/architecture.md): per component and stream the same multiset of tuples, and the
+The promise (docs/replay-equality.md): per component and stream the same multiset of tuples, and the
 same state per key, when inputs of bolts that keep something come by fields, key-range, global or
 all grouping, results do not depend on how senders interleave (or rows are brought into the order of
 their event time in both runs), and time is event time. Every warning names its cause.
