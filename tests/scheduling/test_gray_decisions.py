@@ -310,7 +310,7 @@ def test_upgraded_workers_are_judged_by_what_they_did_since(
 def test_deaths_of_an_upgraded_worker_are_counted_by_its_launches() -> None:
     launches = [[beat(B, launch, executed=1)] for launch in (4, 4, 5, 7)]
     assert verdict(*launches[:3]) == ""
-    assert "died 2 times, 1 are borne" in verdict(*launches)
+    assert "died 2 times, the limit is 1" in verdict(*launches)
     assert verdict(*[[beat(C, launch, executed=1)] for launch in (4, 5, 6, 7)]) == ""
     assert MIXED and MIXED.version == 6
     asked = [[replace(beat(B, launch, executed=1), assignment_version=5)] for launch in (2, 3)]

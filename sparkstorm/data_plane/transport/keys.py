@@ -1,4 +1,4 @@
-"""Names of a topology's keys in Redis, and checked reads of their values (docs/keys.md).
+"""Names of a topology's keys in Redis, and checked reads of their values (docs/maintaining/keys.md).
 
 Law: every key of a topology begins with its id, whose name is in braces, and what is read from one
 is checked, however sure it is that we wrote it. Left out: one hash for each task, which a claim could read at

@@ -7,7 +7,7 @@ on a connection that may be gone. A commit's first write is one that Redis refus
 full, so a refused commit changed nothing; a commit that sends no more rows than it consumes is let
 through, or a full store could never be drained. A server that was restarted may have lost its tail:
 on a new connection a commit also names the frames that its owner has read but not consumed, and is
-refused when one of them is gone. docs/keys.md lists the keys.
+refused when one of them is gone. docs/maintaining/keys.md lists the keys.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def judge(
                 total[name] += max(0, value - before.get(name, 0))
     for slot, (_, died) in sorted(seen.deaths.items()):
         if died > bounds.deaths and is_upgraded(slot, assignment, upgrade):
-            return f"the upgraded worker {slot} died {died} times, {bounds.deaths} are borne"
+            return f"the upgraded worker {slot} died {died} times, the limit is {bounds.deaths}"
     return _compared(upgrade, totals)
 
 
@@ -128,7 +128,7 @@ def _compared(upgrade: GrayUpgrade, totals: Mapping[tuple[bool, str], Mapping[st
         if shares[0] > shares[1] + bounds.failed_share:
             return (
                 f"component '{component}' fails {100 * shares[0]:.2f} % of its tuples in upgraded workers, "
-                f"{100 * shares[1]:.2f} % in the others; {100 * bounds.failed_share:g} % more are borne"
+                f"{100 * shares[1]:.2f} % in the others; the limit is {100 * bounds.failed_share:g} percentage points more"
             )
         if bounds.latency_factor and old["executed"] >= bounds.least_executed:
             took = [each["busy_us"] / each["executed"] for each in (new, old)]

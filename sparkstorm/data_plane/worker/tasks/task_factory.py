@@ -436,7 +436,7 @@ class TaskFactory:
         return made
 
     def _key(self, part: str, task: int) -> str:
-        """Name of a task's key in Redis (docs/keys.md)."""
+        """Name of a task's key in Redis (docs/maintaining/keys.md)."""
         return Keys(self._plan.topology_id)(part, task)
 
     def _add_time(self, made: BoltTask, times: MemoryState | None) -> None:
