@@ -86,6 +86,16 @@ STORE_KINDS: tuple[Kind, ...] = (
 """Faults of one of several stores. Apart from the others: drawn with them, every seed of a topology
 in one store would have other faults.
 """
+EDGE_KINDS: tuple[Kind, ...] = (
+    Kind("WORKER_OVER_MEMORY", Trigger.TIME, 4),
+    Kind("STOP_WHILE_REFUSED", Trigger.TIME, 12, 3_000),
+    Kind("CLOCK_BACK", Trigger.TIME, 6, 9_000),
+    Kind("KILL_MAIN", Trigger.TIME, 4, 1_500),
+    Kind("KILL_WHILE_REFUSED", Trigger.TIME, 4, 3_000),
+)
+"""Faults at the edge of a commit, of callbacks and of clocks. They are drawn where a subject names
+them (`Subject.kinds`).
+"""
 FAIL_OVER = Kind("STORE_FAILS_OVER", Trigger.TIME, 6, 800)
 """Fault that durability `replica` alone takes: a store's replica is behind for so long, and is
 promoted then. It is drawn where it is named.
@@ -94,7 +104,9 @@ POWER_CUT = Kind("STORE_LOSES_POWER", Trigger.TIME, 6, 1_000)
 """Fault that durability `disk` alone takes: a store comes back with what it had synced, which is
 all that it answered, or what it had so long before. It is drawn where it is named.
 """
-KIND_BY_NAME = {kind.name: kind for kind in (*KINDS, *STORE_KINDS, FAIL_OVER, POWER_CUT)}
+KIND_BY_NAME = {
+    kind.name: kind for kind in (*KINDS, *STORE_KINDS, *EDGE_KINDS, FAIL_OVER, POWER_CUT)
+}
 
 
 @dataclass(frozen=True, slots=True)

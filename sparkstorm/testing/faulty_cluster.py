@@ -16,12 +16,14 @@ from sparkstorm.common.model.worker_messages import ExitCode
 from sparkstorm.control_plane.cluster.base import StateStore
 from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.control_plane.supervisor.local import MemoryDisk
+from sparkstorm.control_plane.supervisor.worker_memory import Usage
 from sparkstorm.testing.faults import Fault, Trigger
 from sparkstorm.testing.faulty_session import FaultySession
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.local_cluster import LocalCluster
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_slot import Duty, SimSlot
+from sparkstorm.testing.sim_threads import SimThread
 from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath
 
@@ -43,6 +45,7 @@ QUICK = {
     "nimbus.request.timeout.secs": 10,
     "sparkstorm.worker.store.timeout.secs": 5,
     "topology.max.worker.deaths": 1_000_000,
+    "worker.memory.limit.mb": 1000,
 }
 """Timers of the control plane, short, so that all it waits for happens within seconds."""
 
@@ -51,6 +54,8 @@ class FaultyCluster(LocalCluster):
     """A cluster under faults; `log` has what was done, in order, and `count` how often each trigger
     has come.
     """
+
+    steps_threads = True
 
     def __init__(
         self,
@@ -90,6 +95,14 @@ class FaultyCluster(LocalCluster):
                 self._at[fault.kind.trigger][fault.at] = fault
             elif hasattr(self, f"_{fault.kind.name.lower()}"):
                 self.after(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
+
+    def end_threads(self) -> None:
+        """End the threads of sources that still run, as those of zombies and of a run that failed
+        do.
+        """
+        for actor in self.simulation.actors:
+            if isinstance(actor, SimThread):
+                actor.kill()
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -384,6 +397,34 @@ class FaultyCluster(LocalCluster):
         self.data_plane.repeat_ends()
         return ""
 
+    def _clock_back(self, fault: Fault) -> str:
+        """Set the clock of a node back, and kill a worker there: the next one begins with it."""
+        slot = self._pick_slot(fault, is_working=True)
+        if slot is not None:
+            slot.node.behind_ms = fault.size
+            slot.kill()
+        return str(slot and slot.slot)
+
+    def _worker_over_memory(self, fault: Fault) -> str:
+        """Have a slot stop its worker in an orderly way, at its limit of memory."""
+        slot = self._pick_slot(fault, is_working=True)
+        if slot is not None and slot.process is not None:
+            slot.process.used = Usage(1 << 40, 0)
+        return str(slot and slot.slot)
+
+    def _stop_while_refused(self, fault: Fault) -> str:
+        """Refuse all commits for a while, in which workers are stopped in an orderly way: by their
+        memory, or by a request.
+        """
+        refused = self._refuse(self.data_plane.all(), fault)
+        if fault.pick % 3 == 0:
+            refused += f", {self._worker_over_memory(fault)}"
+        return refused
+
+    def _kill_while_refused(self, fault: Fault) -> str:
+        """Refuse all commits for a while, in which the topology is killed."""
+        return self._refuse(self.data_plane.all(), fault)
+
     def _disk_full(self, fault: Fault) -> str:
         def set_full(is_full: bool) -> None:
             for data in self.data_plane.all():
@@ -410,16 +451,20 @@ class FaultyCluster(LocalCluster):
         disk.
         """
         plane = self._pick_store(fault)
+        return f"{plane.name}, {self._refuse(plane.own(), fault)}"
+
+    def _refuse(self, refusing: Sequence[TopologyData], fault: Fault) -> str:
+        """Let these data grow no more for a while, by a full memory, or change, by a full disk."""
         by_disk = bool(fault.pick & 256)
 
         def set_full(is_full: bool) -> None:
-            for data in plane.own():
+            for data in refusing:
                 data.store.is_disk_full = by_disk and is_full
                 data.store.max_bytes = data.store.used_bytes() + 1 if is_full else None
 
         set_full(True)
         self.after(fault.size, lambda: set_full(False))
-        return f"{plane.name}, {'disk' if by_disk else 'memory'}"
+        return "disk" if by_disk else "memory"
 
     def _cut_between_cells(self, fault: Fault) -> str:
         """Cut the workers of a cell off from the store of another, in this direction only."""

@@ -39,11 +39,12 @@ from sparkstorm.data_plane.worker.main import exit_code_of
 from sparkstorm.data_plane.worker.parts import WorkerParts
 from sparkstorm.data_plane.worker.run import Beats, SlotReporter, WorkerRun, plan_of, start_worker
 from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.data_plane.worker.tasks.blocking_spout import ThreadedSpout
+from sparkstorm.data_plane.worker.tasks.blocking_spout import SourceThread, ThreadedSpout
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.data_plane.worker.worker import Worker
 from sparkstorm.extensions.cells.cells import CellsTransport
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
+from sparkstorm.testing.sim_threads import SimThread
 from sparkstorm.testing.sim_transport import SimForeign, SimTransport
 from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
 from sparkstorm.testing.simulation import Simulation
@@ -67,6 +68,7 @@ class SimServices(Protocol):
     patience_secs: float
     make_transport: MakeTransport | None
     lazy_keys: int
+    steps_threads: bool  # of blocking spouts; else they are real ones
 
     def reaches(self, place: str, store: str) -> bool:
         """Return whether a worker reaches a store, its own or that of another cell."""
@@ -124,13 +126,15 @@ class InProcessWorker:
         place: str,
         on_news: Callable[[], None],
         read_code: Callable[[Path], bytes | None],
+        behind_ms: int = 0,
     ) -> None:
+        """`behind_ms`: of its machine's clock."""
         self._around = around
         self._on_news = on_news
         self._read_code = read_code
         self.place = place  # "node:port"
         self.pid = next(_pids)
-        self.clock = WorkerClock(around.simulation.clock)
+        self.clock = WorkerClock(around.simulation.clock, behind_ms)
         self.data = TopologyData("")
         self.run: WorkerRun | None = None
         self.spec: WorkerSpec | None = None
@@ -138,6 +142,7 @@ class InProcessWorker:
         self.end_reason = ""
         self.is_zombie = False  # its slot takes it for dead
         self.paused_until_ms = 0
+        self.used: Usage | None = None
         self._commands: list[WorkerCommand] = []
         self._reports: list[WorkerReport] = []
         self._seen = -1
@@ -148,6 +153,7 @@ class InProcessWorker:
         self._others: dict[int, tuple[str, TopologyData]] = {}
         self._cells: CellsTransport | None = None
         self._post = threading.Event()
+        self._threads: list[SimThread] = []
 
     @property
     def host(self) -> TopologyData:
@@ -224,8 +230,8 @@ class InProcessWorker:
         return 0
 
     def usage(self) -> Usage | None:
-        """None: the simulation has one process for all."""
-        return None
+        """Return what a test says that it uses."""
+        return self.used
 
     def rotate_log(self, cap_bytes: int) -> bool:
         """Do nothing: there is no log."""
@@ -286,7 +292,9 @@ class InProcessWorker:
             self.clock.spend(STEP_MS)
             return self.clock.busy_until_ms
         # simulated time has whole milliseconds
-        return None if due_ms is None or math.isinf(due_ms) else math.ceil(due_ms)
+        if due_ms is None or math.isinf(due_ms):
+            return None
+        return math.ceil(due_ms) + self.clock.behind_ms
 
     def rouse(self) -> None:
         """Let the next step be a whole one, as after a connection that broke."""
@@ -334,8 +342,11 @@ class InProcessWorker:
         self.end_reason = reason
         if self.run is not None:
             self.run.close()
-        if worker is not None and code != ExitCode.STOPPED:
+        if worker is not None and (self._threads or code != ExitCode.STOPPED):
             worker.task_set.abandon()
+        for thread in self._threads:
+            thread.kill()
+        if worker is not None and code != ExitCode.STOPPED:
             for extension in self.run.extensions if self.run is not None else ():
                 extension.abandon()
         self._around.simulation.discard(self)
@@ -365,10 +376,21 @@ class InProcessWorker:
         budget = self._make_budget if self._around.draws_epochs else Budget
         return start_worker(
             lambda: WorkerParts(
-                self._plan(spec), transport, self.clock, ids, reporter, self._post.set
+                self._plan(spec),
+                transport,
+                self.clock,
+                ids,
+                reporter,
+                self._post.set,
+                make_thread=self._make_thread if self._around.steps_threads else SourceThread,
             ),
             budget,
         )
+
+    def _make_thread(self, run: Callable[[], None]) -> SimThread:
+        thread = SimThread(run, self._around.simulation, lambda: self.paused_until_ms)
+        self._threads.append(thread)
+        return thread
 
     def _transport(self) -> Transport:
         make = self._around.make_transport

@@ -85,6 +85,8 @@ class LocalCluster:
     names its Redis servers, the home store's first.
     """
 
+    steps_threads = False
+
     def __init__(
         self,
         supervisors: int = 2,

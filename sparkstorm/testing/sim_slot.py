@@ -58,6 +58,7 @@ class SimNode:
     disk: MemoryDisk
     host: str
     cut_ms: range = range(0)  # times at which it does not reach Redis
+    behind_ms: int = 0  # of its clock, as processes that start now read it
 
     def cut_from(self, now_ms: int, ms: int) -> None:
         """Cut it from Redis for so long."""
@@ -287,7 +288,9 @@ class SimSlot:
                 self._around.simulation.wake(self.threads[0])
 
         assert self._storage is not None
-        process = InProcessWorker(self._around, str(self.slot), on_news, self._storage.read_code)
+        process = InProcessWorker(
+            self._around, str(self.slot), on_news, self._storage.read_code, self.node.behind_ms
+        )
         self.process = process
         return process
 

@@ -109,11 +109,11 @@ class SimTransport(LocalTransport):
 
     def arrives_ms(self) -> int:
         """Return the time at which the frames of a commit made now can be read; 0 means at once."""
-        return self.clock.now_ms() if self.clock.is_busy else 0
+        return self.clock.sim_ms() if self.clock.is_busy else 0
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         found = super().poll({}, count)  # asks whether the store is behind its owner
-        now_ms = self.clock.now_ms()
+        now_ms = self.clock.sim_ms()
         for task, entry in after.items():
             if arrived := self.arrivals.arrived(task, entry, now_ms):
                 found += super().poll({task: entry}, min(count, arrived))
@@ -140,7 +140,7 @@ class SimForeign(LocalForeign):
 
     def poll(self, after: Mapping[int, str], count: int) -> Sequence[Entry]:
         found = list(super().poll({}, count))  # asks whether what was read is still there
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.sim_ms()
         for task, entry in after.items():
             if arrived := self._arrivals.arrived(task, entry, now_ms):
                 found += super().poll({task: entry}, min(count, arrived))
@@ -223,7 +223,7 @@ class FaultyTransport(SimTransport):
 
     def arrives_ms(self) -> int:
         delay_ms = self._delay_ms()
-        return self.clock.now_ms() + delay_ms if delay_ms else super().arrives_ms()
+        return self.clock.sim_ms() + delay_ms if delay_ms else super().arrives_ms()
 
     def _come_again(self, commit: Commit, fault: CommitFault) -> None:
         self._sent_again = commit.seq

@@ -28,6 +28,7 @@ from sparkstorm.testing.sim_slot import Duty
 MAIN = "main"
 OTHER = "other"
 LOOK_MS = 250
+_GONE_MS = 1_500  # by then a topology that is killed is gone, mostly
 _NEXT_OF_UPGRADE = (
     RequestKind.CONTINUE_UPGRADE,
     RequestKind.COMPLETE_UPGRADE,
@@ -128,6 +129,7 @@ class FaultRequests:
         self._main = main
         self._conf = conf
         self._other = _other_topology()
+        self.has_killed = False  # the main topology, which is then submitted anew
 
     def follow(self, fault: Fault) -> None:
         """Have a fault's request made at its time; nothing where its kind is none of a request."""
@@ -193,6 +195,39 @@ class FaultRequests:
                 RequestKind.SET_LOG_LEVEL, MAIN, log_levels=levels
             ),
             str(fault),
+        )
+
+    def _stop_while_refused(self, fault: Fault) -> None:
+        if fault.pick % 3:
+            stop = self._restart_worker if fault.pick % 3 == 1 else self._reassign
+            self._cluster.after(fault.pick % 500, lambda: stop(fault))
+
+    def _reassign(self, fault: Fault) -> None:
+        options = RebalanceOptions(1 + fault.pick % 4, {}, reassign=True)
+        self._client.ask(
+            lambda: self._cluster.service.rebalance_request(MAIN, options, 0), str(fault)
+        )
+
+    def _kill_while_refused(self, fault: Fault) -> None:
+        self._cluster.after(fault.pick % 500, lambda: self._kill_at_once(fault, 0))
+
+    def _kill_main(self, fault: Fault) -> None:
+        self._kill_at_once(fault, fault.size)
+
+    def _kill_at_once(self, fault: Fault, wait_ms: int) -> None:
+        self.has_killed = True
+        kill = RequestKind.KILL
+        self._client.ask(
+            lambda: self._cluster.service.new_request(kill, MAIN, wait_ms=wait_ms), str(fault)
+        )
+        self._cluster.after(wait_ms + _GONE_MS, self.submit_anew)
+
+    def submit_anew(self) -> None:
+        """Submit the main topology; it is refused as long as the former one is there."""
+        code = pack_topology(self._main)
+        self._client.ask(
+            lambda: self._cluster.service.submit_request(MAIN, self._main, self._conf, code),
+            "submit anew",
         )
 
     def _submit_other(self, fault: Fault) -> None:

@@ -84,7 +84,8 @@ def simulate(
     _check(subject, listed)
     with quietly():
         every = KINDS if len(subject.stores) == 1 else (*KINDS, *STORE_KINDS)
-        chosen = every if kinds is None else kinds_named(kinds)
+        named = kinds if kinds is not None else subject.kinds
+        chosen = kinds_named(named) if named or kinds is not None else every
         trials = Trials(subject, chosen, most_faults, only)
         failed = _first_failure(trials, listed, processes)
         if failed is not None:
@@ -158,6 +159,8 @@ class Trials:
             trial.run()
         except Exception as error:  # any error of a run is a finding
             return "\n".join([f"{type(error).__name__}: {error}", *trial.cluster.log])
+        finally:
+            trial.cluster.end_threads()
         return ""
 
     def shrink(self, seed: int) -> list[int]:
@@ -205,6 +208,8 @@ def _reference(subject: Subject) -> Reference:
                 [f"a run without faults fails: {type(error).__name__}: {error}", *trial.cluster.log]
             )
             raise SimulationError(said) from error
+        finally:
+            trial.cluster.end_threads()
     count = trials[0].cluster.count
     scale = Scale(
         DURATION_MS, count[Trigger.COMMIT], count[Trigger.NIMBUS_WRITE], count[Trigger.SLOT_WRITE]

@@ -23,6 +23,7 @@ from sparkstorm.data_plane.worker.counting.counters import Counters
 from sparkstorm.data_plane.worker.counting.meters import Meters, Reporter
 from sparkstorm.data_plane.worker.epoch import IdSource, key_source
 from sparkstorm.data_plane.worker.failed_inputs import FailedInputs
+from sparkstorm.data_plane.worker.tasks.blocking_spout import MakeThread, SourceThread
 from sparkstorm.data_plane.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.data_plane.worker.tasks.letters import Letters
 from sparkstorm.data_plane.worker.tasks.store_witness import claimed
@@ -44,11 +45,13 @@ class WorkerParts:
         reporter: Reporter,
         wake: Callable[[], None] = lambda: None,
         beside: Callable[[Callable[[], None]], None] | None = None,
+        make_thread: MakeThread = SourceThread,
     ) -> None:
         """Claim the tasks, then open and prepare their components; errors of user code are raised
         as they are.
 
-        `beside` runs a function on a thread of its own; a simulation has none.
+        `beside` runs a function on a thread of its own; a simulation has none. `make_thread` makes
+        those of blocking spouts.
         """
         self.plan = plan
         self.transport = transport
@@ -57,6 +60,7 @@ class WorkerParts:
         self.reporter = reporter
         self.wake = wake
         self.beside = beside
+        self._make_thread = make_thread
         # Before anything of the user's is opened: the claim raises the fence, and only then is what
         # it has read final.
         self.claim = claimed(plan, transport, clock, ids)
@@ -87,7 +91,14 @@ class WorkerParts:
         now_ms = self.clock.now_ms
         new_key = key_source(self.plan.token_by_task)
         return WorkerServices(
-            now_ms, self.ids, self.report, self.wake, new_key, self.transport, self._metric_values
+            now_ms,
+            self.ids,
+            self.report,
+            self.wake,
+            new_key,
+            self.transport,
+            self._metric_values,
+            self._make_thread,
         )
 
     def _stored_progress(self) -> Progress:

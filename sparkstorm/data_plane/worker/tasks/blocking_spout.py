@@ -43,12 +43,47 @@ class _CallBatch:
     error: BaseException | None
 
 
+class SourceThread:
+    """Thread that rests between two calls of a source until its time is over or it is rung."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._ring = threading.Event()
+        self._thread = threading.Thread(target=run, name="blocking-spout", daemon=True)
+
+    def start(self) -> None:
+        """Start it."""
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it was started and has not ended."""
+        return self._thread.is_alive()
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout=seconds)
+
+    def ring(self) -> None:
+        """End its rest, or its next one."""
+        self._ring.set()
+
+    def rest(self, seconds: float) -> None:
+        """Rest, on the thread itself."""
+        self._ring.wait(seconds)
+        self._ring.clear()
+
+
+MakeThread = Callable[[Callable[[], None]], SourceThread]
+
+
 class ThreadedSpout(Spout):
     """A Spout for the loop around user code that runs on a thread of its own, from its first
     activation on.
     """
 
-    def __init__(self, spout: Spout, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, spout: Spout, wake: Callable[[], None], make_thread: MakeThread = SourceThread
+    ) -> None:
         self.inner = spout
         self._call_back = teller(spout)
         self._wake = wake
@@ -59,14 +94,13 @@ class ThreadedSpout(Spout):
         self._called: deque[tuple[int, MessageOutcome]] = deque()
         # of the loop: batches taken, and callbacks ordered whose outcome it has not taken
         self._taken = self._ordered = 0
-        self._ring = threading.Event()
         self._is_active = self._is_closing = self._is_exhausted = self._has_ended = False
         self._extent = (0, 0)
         self.is_failing = False  # the source raised when it was last asked
         self._position: Any = None
         self._handed: Any = None
         self._fault: WorkerFailedError | None = None
-        self._thread = threading.Thread(target=self._run, name="blocking-spout", daemon=True)
+        self._thread = make_thread(self._run)
 
     @property
     def component(self) -> str:
@@ -96,7 +130,7 @@ class ThreadedSpout(Spout):
             return
         batch = self._batches.popleft()
         self._taken += 1
-        self._ring.set()
+        self._thread.ring()
         for method, arguments in batch.calls:
             getattr(self._collector, method)(*arguments)
         self._position = batch.position
@@ -126,7 +160,7 @@ class ThreadedSpout(Spout):
         self._order(partial(self._guarded, self.inner.activate))
         # From the first activation on: `open` has returned by then, and a paused topology has no
         # thread.
-        if not self._thread.is_alive():
+        if not self._thread.is_alive:
             self._thread.start()
 
     def deactivate(self) -> None:
@@ -135,15 +169,17 @@ class ThreadedSpout(Spout):
 
     def close(self) -> None:
         """Let the thread finish the call it is at, then close the source."""
-        self.abandon()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2.0)
+        self._is_closing = True
+        self._thread.ring()
+        if self._thread.is_alive:
+            self._thread.join(2.0)
         self.inner.close()
 
     def abandon(self) -> None:
-        """Stop polling the source."""
+        """Call the source no more, as when a process dies; for simulations."""
+        self._orders.clear()
         self._is_closing = True
-        self._ring.set()
+        self._thread.ring()
 
     def call_back(self, outcomes: Iterable[MessageOutcome]) -> None:
         """Have the thread call the source's `ack` or `fail` for these."""
@@ -202,8 +238,7 @@ class ThreadedSpout(Spout):
                 )
                 self._note_end()
             if rest_s:
-                self._ring.wait(rest_s)
-                self._ring.clear()
+                self._thread.rest(rest_s)
 
     def _guarded(self, call: Callable[[], None]) -> bool:
         """Call user code and hand over its recorded calls, whole or, when it raised, only the
@@ -259,7 +294,7 @@ class ThreadedSpout(Spout):
 
     def _order(self, call: Callable[[], object]) -> None:
         self._orders.append(call)
-        self._ring.set()
+        self._thread.ring()
 
 
 class ThreadedReplayableSpout(ThreadedSpout, ReplayableSpout):
@@ -278,10 +313,12 @@ class ThreadedReplayableSpout(ThreadedSpout, ReplayableSpout):
         self._handed = self._hand_over(position)
 
 
-def threaded(spout: Spout, wake: Callable[[], None]) -> ThreadedSpout:
+def threaded(
+    spout: Spout, wake: Callable[[], None], make_thread: MakeThread = SourceThread
+) -> ThreadedSpout:
     """The right wrapper for a blocking spout."""
     return (ThreadedReplayableSpout if isinstance(spout, ReplayableSpout) else ThreadedSpout)(
-        spout, wake
+        spout, wake, make_thread
     )
 
 

@@ -55,7 +55,12 @@ from sparkstorm.data_plane.worker.epoch import IdSource
 from sparkstorm.data_plane.worker.open_blocks import OpenBlocks
 from sparkstorm.data_plane.worker.tasks.acker_task import AckerTask
 from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.data_plane.worker.tasks.blocking_spout import ThreadedSpout, threaded
+from sparkstorm.data_plane.worker.tasks.blocking_spout import (
+    MakeThread,
+    SourceThread,
+    ThreadedSpout,
+    threaded,
+)
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch
 from sparkstorm.data_plane.worker.tasks.hooks import (
@@ -81,6 +86,7 @@ class WorkerServices:
     new_key: Callable[[], str]
     store: Transport
     metric_values: Callable[[int], dict[str, MetricValue]]  # of a task, as last committed
+    make_thread: MakeThread = SourceThread
 
 
 @dataclass(slots=True)
@@ -352,7 +358,7 @@ class TaskFactory:
         # Only for components that wait: a computing bolt of four tasks did 18,100 tuples/s in the
         # loop, 12,400 on threads (decision 28).
         if spout.blocking or self._plan.component_settings(component).executor_threads:
-            spout = threaded(spout, self._around.wake)
+            spout = threaded(spout, self._around.wake, self._around.make_thread)
         births = self._blocks.births(component)
         size = self._plan.settings.batch_size
         made = SpoutTask(
