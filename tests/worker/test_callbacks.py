@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, Spout, Tuple
+from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, Spout, Tuple
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.data_plane.worker.worker import Worker
 from sparkstorm.testing import Shared
@@ -191,3 +191,64 @@ def test_nothing_is_acked_before_its_commit_when_spouts_are_asked_alone(guarante
     step_until(lambda: worker.is_drained, workers, worker)
     assert sorted(spout.acked.value) == [0, 2]
     worker.close()
+
+
+class Requeues(ReplayableSpout):
+    """Emits 0 and 1; its position has what `fail` is to have emitted again."""
+
+    outputs = ("value",)
+
+    def __init__(self, blocking: bool) -> None:
+        self.may_emit: Shared[threading.Event] = Shared(threading.Event())
+        self.failed: Shared[list[int]] = Shared([])
+        self.blocking = blocking  # type: ignore[misc]
+        self.left = [0, 1]
+
+    def open(self, conf: Any, context: Any, collector: Any) -> None:
+        self.collector = collector
+
+    def next_tuple(self) -> None:
+        if self.left and (not self.failed.value or self.may_emit.value.is_set()):
+            value = self.left.pop(0)
+            self.collector.emit((value,), value)
+
+    def snapshot(self) -> Any:
+        return list(self.left)
+
+    def restore(self, position: Any) -> None:
+        self.left = list(position)
+
+    def is_exhausted(self) -> bool:
+        return not self.left
+
+    def fail(self, message_id: Any) -> None:
+        self.left.append(message_id)
+        self.failed.value.append(message_id)
+
+
+@EITHER
+def test_a_position_that_fail_has_moved_is_committed_with_it(blocking: bool) -> None:
+    spout, bolt = Requeues(blocking), FailsOnce()
+    workers = workers_of(spout, bolt, "at-least-once")
+    worker = started(workers)
+    (task,) = worker.task_set.spouts.values()
+    step_until(lambda: spout.failed.value and not task.is_waiting, workers, worker)
+    other = started(workers)
+    spout.may_emit.value.set()
+    step_until(lambda: other.is_drained, workers, other)
+    assert bolt.passed.value == [0, 1]
+    worker.task_set.abandon()
+    other.close()
+
+
+@EITHER
+def test_what_fail_emits_is_committed_with_the_end_of_its_call(blocking: bool) -> None:
+    spout, bolt = Messages(2, blocking), FailsOnce()
+    workers = workers_of(spout, bolt, "at-least-once")
+    worker = started(workers)
+    step_until(lambda: 1 in bolt.passed.value, workers, worker)
+    other = started(workers)
+    step_until(lambda: other.is_drained, workers, other)
+    assert spout.failed.value == [1] and bolt.passed.value == [0, 1]
+    worker.task_set.abandon()
+    other.close()

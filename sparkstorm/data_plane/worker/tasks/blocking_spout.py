@@ -4,8 +4,9 @@ emits.
 The thread never touches the epoch. What one `next_tuple` emitted, and the position behind it, is
 one batch, which the loop takes whole; a batch that no commit has taken is asked for again after a
 crash, from the committed position. Callbacks run on the thread as well, between two calls of
-`next_tuple`, and count as made only when they returned and what they emitted is taken. Left out: the position as of the commit
-instead of the batch: the source is further on by then, and a restart would skip what lies between.
+`next_tuple`. Each is a batch too, so that it counts as made in the epoch that has what it emitted.
+Left out: the position as of the commit instead of the batch: the source is further on by then, and
+a restart would skip what lies between.
 """
 
 from __future__ import annotations
@@ -41,6 +42,12 @@ class _CallBatch:
     position: Any
     handed: Any
     error: BaseException | None
+    outcome: MessageOutcome | None  # the callback that made it, nothing for `next_tuple`
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether it is a callback that emitted nothing."""
+        return self.outcome is not None and not self.calls and self.error is None
 
 
 class SourceThread:
@@ -89,11 +96,10 @@ class ThreadedSpout(Spout):
         self._wake = wake
         self._batches: deque[_CallBatch] = deque()
         self._orders: deque[Callable[[], object]] = deque()
-        # of the thread: batches made, and callbacks that returned, with the number by then
-        self._made = 0
-        self._called: deque[tuple[int, MessageOutcome]] = deque()
-        # of the loop: batches taken, and callbacks ordered whose outcome it has not taken
-        self._taken = self._ordered = 0
+        # of the loop: callbacks whose batches were taken, and how many were ordered and are not
+        # taken by `take_called`
+        self._called: list[MessageOutcome] = []
+        self._ordered = 0
         self._is_active = self._is_closing = self._is_exhausted = self._has_ended = False
         self._extent = (0, 0)
         self.is_failing = False  # the source raised when it was last asked
@@ -126,15 +132,14 @@ class ThreadedSpout(Spout):
 
     def next_tuple(self) -> None:
         """Emit the next batch, if there is one; raises what the source raised."""
+        self._take_quiet()
         if not self._batches:
             return
-        batch = self._batches.popleft()
-        self._taken += 1
+        batch = self._take_batch()
         self._thread.ring()
         for method, arguments in batch.calls:
             getattr(self._collector, method)(*arguments)
-        self._position = batch.position
-        self._handed = batch.handed
+        self._follow(batch)
         if batch.error is not None:
             raise batch.error
 
@@ -195,17 +200,35 @@ class ThreadedSpout(Spout):
     @property
     def has_called(self) -> bool:
         """Return whether `take_called` would return any."""
-        return bool(self._called) and self._called[0][0] <= self._taken
+        return bool(self._called) or self._is_quiet
 
     def take_called(self) -> list[MessageOutcome]:
         """Return the outcomes passed to the source since the last call: those of which the loop has
-        taken what the source emitted meanwhile.
+        taken what the source emitted.
         """
-        found: list[MessageOutcome] = []
-        while self.has_called:
-            found.append(self._called.popleft()[1])
+        self._take_quiet()
+        found = self._called
+        self._called = []
         self._ordered -= len(found)
         return found
+
+    @property
+    def _is_quiet(self) -> bool:
+        return bool(self._batches) and self._batches[0].is_quiet
+
+    def _take_quiet(self) -> None:
+        while self._is_quiet:
+            self._follow(self._take_batch())
+
+    def _take_batch(self) -> _CallBatch:
+        batch = self._batches.popleft()
+        if batch.outcome is not None:
+            self._called.append(batch.outcome)
+        return batch
+
+    def _follow(self, batch: _CallBatch) -> None:
+        self._position = batch.position
+        self._handed = batch.handed
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -240,9 +263,9 @@ class ThreadedSpout(Spout):
             if rest_s:
                 self._thread.rest(rest_s)
 
-    def _guarded(self, call: Callable[[], None]) -> bool:
+    def _guarded(self, call: Callable[[], None], outcome: MessageOutcome | None = None) -> bool:
         """Call user code and hand over its recorded calls, whole or, when it raised, only the
-        error.
+        error; in any case when it is the callback of an outcome.
         """
         error: BaseException | None = None
         try:
@@ -253,11 +276,16 @@ class ThreadedSpout(Spout):
             error = raised
         self.is_failing = error is not None
         calls = self._recorder.take()
-        if calls or error is not None:
+        if outcome is not None:
+            # Before the callback counts: the source may have more to emit by it, and not be at its
+            # end.
+            self._note_end()
+        # A callback that raised counts too: unconfirmed, it would be repeated by the next owner.
+        if calls or error is not None or outcome is not None:
             # With the batch and on this thread: the loop asks when the source has moved on.
             position = self._snapshot()
-            self._batches.append(_CallBatch(calls, position, self._hand_over(position), error))
-            self._made += 1
+            handed = self._hand_over(position)
+            self._batches.append(_CallBatch(calls, position, handed, error, outcome))
             self._wake()
         return any(method != "count" for method, _ in calls)
 
@@ -285,12 +313,7 @@ class ThreadedSpout(Spout):
             self._wake()
 
     def _tell(self, outcome: MessageOutcome) -> None:
-        self._guarded(lambda: self._call_back(outcome))
-        # Before the callback counts: the source may have more to emit by it, and not be at its end.
-        self._note_end()
-        # Also when it raised: unconfirmed, the callback would be repeated by the next owner.
-        self._called.append((self._made, outcome))
-        self._wake()
+        self._guarded(lambda: self._call_back(outcome), outcome)
 
     def _order(self, call: Callable[[], object]) -> None:
         self._orders.append(call)
@@ -320,6 +343,11 @@ def threaded(
     return (ThreadedReplayableSpout if isinstance(spout, ReplayableSpout) else ThreadedSpout)(
         spout, wake, make_thread
     )
+
+
+def has_callbacks(spout: Spout) -> bool:
+    """Return whether a spout takes note of what becomes of its messages."""
+    return type(spout).ack is not Spout.ack or type(spout).fail is not Spout.fail
 
 
 def teller(spout: Spout) -> Callable[[MessageOutcome], None]:

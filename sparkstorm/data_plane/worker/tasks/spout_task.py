@@ -34,7 +34,11 @@ from sparkstorm.data_plane.transport.frames import SettledRoots
 from sparkstorm.data_plane.worker.counting.loop_time import TaskTime
 from sparkstorm.data_plane.worker.epoch import Epoch
 from sparkstorm.data_plane.worker.open_blocks import Births
-from sparkstorm.data_plane.worker.tasks.blocking_spout import ThreadedSpout, teller
+from sparkstorm.data_plane.worker.tasks.blocking_spout import (
+    ThreadedSpout,
+    has_callbacks,
+    teller,
+)
 from sparkstorm.data_plane.worker.tasks.inbox import Inbox
 
 # With doubled pauses a second of errors. Half of it gives up a source within 30 ms; with double one
@@ -229,6 +233,7 @@ class SpoutTask:
         self.pending = pending
         self.inbox = inbox  # verdicts of the ackers
         self._tell = teller(spout)
+        self._is_told = has_callbacks(spout.inner if isinstance(spout, ThreadedSpout) else spout)
         self.observers: list[TaskObserver] = []
         self._batch_size = batch_size
         self.is_open = False
@@ -334,6 +339,8 @@ class SpoutTask:
         self.take_births(epoch, now_ms)
         epoch.rows += self.emitter.emitted - start
         self._has_moved |= did
+        if isinstance(self.spout, ThreadedSpout):
+            self._confirm_called(self.spout)  # in the epoch that has what the calls have emitted
         return did
 
     def take_births(self, epoch: Epoch, now_ms: int) -> None:
@@ -410,10 +417,10 @@ class SpoutTask:
         self._due = []
         if isinstance(self.spout, ThreadedSpout):
             self.spout.call_back(outcomes)
-            called = self.spout.take_called()
-            self._show(called)
-            self.pending.confirm(called)
+            self._confirm_called(self.spout)
             return False  # what these calls emit comes as a batch
+        # By `ack` and `fail` a source may have changed what its position has.
+        self._has_moved |= self._is_told and bool(outcomes)
         self._show(outcomes)
         had = len(self.collector.immediate)
         for outcome in outcomes:
@@ -422,6 +429,12 @@ class SpoutTask:
         # After the calls: a death in one of them repeats it with the next owner.
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
+
+    def _confirm_called(self, spout: ThreadedSpout) -> None:
+        called = spout.take_called()
+        self._has_moved |= self._is_told and bool(called)
+        self._show(called)
+        self.pending.confirm(called)
 
     def set_active(self, is_active: bool) -> None:
         """Follow the topology's status; a spout that rests returns what it would hand over."""
