@@ -164,7 +164,8 @@ def test_a_resource_that_no_supervisor_declares_is_left_out_of_the_order_of_user
         "resource.aware.scheduler.priority.strategy": "generic",
         "resource.aware.scheduler.user.pools": pools,
     }
-    for declared, first in (({}, "poor"), ({"fpga.count": 0.0}, "rich")):  # of equal users by name
+    cases: list[tuple[dict[str, Any], str]] = [({}, "poor"), ({"fpga.count": 0.0}, "rich")]
+    for declared, first in cases:  # of equal users by name
         offers = [supervisor("a", 1, 2, memory=512.0, cpu=100.0, **declared)]
         view = schedule(cluster(offers, [rich, poor, rare]), **conf)
         assert {name for name in ("rich", "poor", "rare") if places(view, name)} == {first}
