@@ -164,7 +164,7 @@ def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
     viewer = read_only_path(path)
     return [
         f"the cluster is up: {counted(slots, 'slot')}; logs are in {logs}",
-        f"connection file: {path} (whoever has it commands the cluster)",
+        f"connection file: {path} (it gives full control of the cluster)",
         f"for those who only look: {viewer if viewer.exists() else 'none (see sparkstorm.redis.viewer.user)'}",
         f"submit from any process:  export {VARIABLE}={shlex.quote(str(path))}",
         "                          sparkstorm submit JOB.yaml    sparkstorm list    sparkstorm --help",
