@@ -9,6 +9,7 @@ lines of the time since then. `live` shows one again and again in its place.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -36,6 +37,9 @@ from sparkstorm.notebook.topology_graph import (
     picture,
     rows_of,
 )
+
+# IPython compiles each cell under such a name, which says nothing to a reader.
+_CELL_FILE = re.compile(r"[^\s\"]*ipykernel_\d+[/\\]\d+\.py|\b\d{6,}\.py\b")
 
 _RECENT = "1m"
 _APART_S = 1.0  # between two readings of a handle: a second has ten commits and more
@@ -288,6 +292,7 @@ def _text(sentence: str) -> str:
 
 
 def _pre(text: str) -> str:
+    text = _CELL_FILE.sub("<notebook cell>", text)
     return f'<pre style="margin:4px 0 4px 18px;white-space:pre-wrap">{escape(text)}</pre>'
 
 

@@ -5,12 +5,13 @@ A scene's cells have the colours of their topologies. A difference's cells show 
 worker's executors.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.names import counted
+from sparkstorm.control_plane.scheduling.records import Conf
 from sparkstorm.extensions.laboratory import Scene
 from sparkstorm.notebook.svg import FAINT, INK, LINE, LOST, PALETTE, PAPER, Svg, cut, document, text
 
@@ -40,14 +41,15 @@ class _Cell:
     words: str = ""
     tip: str = ""
     is_dead: bool = False
+    is_marked: bool = False
 
 
 _Cells = dict[WorkerSlot, _Cell]
 
 
-def scene_map(scene: Scene, title: str = "") -> Svg:
+def scene_map(scene: Scene, title: str = "", marked: Container[WorkerSlot] = ()) -> Svg:
     """Draw a scene: a row per supervisor, a cell per port in its topology's colour, with its number
-    of executors.
+    of executors; `marked` ones have a thick frame.
     """
     colors = {each.id: PALETTE[at % len(PALETTE)] for at, each in enumerate(scene.topologies)}
     names = {each.id: each.name for each in scene.topologies}
@@ -55,7 +57,7 @@ def scene_map(scene: Scene, title: str = "") -> Svg:
     for topology_id, slot, executors in _workers(scene):
         tip = f"{names.get(topology_id, topology_id)} on {slot}: {counted(len(executors), 'executor')}"
         color = colors.get(topology_id, FAINT)
-        cells[slot] = _Cell(((color, 1),), str(len(executors)), tip)
+        cells[slot] = _Cell(((color, 1),), str(len(executors)), tip, is_marked=slot in marked)
     legend = [(colors[each.id], cut(each.name, 40)) for each in scene.topologies]
     return _drawn(scene, None, cells, legend, title or "slots of the scene, by topology")
 
@@ -82,6 +84,35 @@ def difference_map(before: Scene, after: Scene, title: str = "") -> Svg:
         [(color, kind) for kind, color in _KINDS.items()],
         title or "difference of two scenes",
     )
+
+
+def compare_maps(
+    scene: Scene, schedulers: Sequence[str], conf: Conf | None = None, columns: int = 3
+) -> Svg:
+    """Draw a scene after one round of each scheduler, side by side; slots whose number of executors
+    or topology differs from the first scheduler's answer have a thick frame.
+    """
+    answers = [scene.scheduled(name, conf) for name in schedulers]
+    first = _held(answers[0])
+    maps = [
+        scene_map(
+            answer, name, {slot for slot, held in _held(answer).items() if first.get(slot) != held}
+        )
+        for name, answer in zip(schedulers, answers, strict=True)
+    ]
+    width = max(each.width for each in maps)
+    height = max(each.height for each in maps)
+    parts = [
+        f'<svg x="{at % columns * width}" y="{at // columns * height}" '
+        f'width="{each.width}" height="{each.height}">{each.text}</svg>'
+        for at, each in enumerate(maps)
+    ]
+    whole = min(columns, len(maps)) * width, -(-len(maps) // columns) * height
+    return Svg(document(*whole, parts, "one round of each scheduler"), *whole)
+
+
+def _held(scene: Scene) -> dict[WorkerSlot, tuple[str, int]]:
+    return {slot: (name, len(executors)) for name, slot, executors in _workers(scene)}
 
 
 def _workers(scene: Scene) -> Iterable[tuple[str, WorkerSlot, list[ExecutorId]]]:
@@ -219,6 +250,10 @@ def _draw_cell(port: int, cell: _Cell, x: int, y: int) -> str:
             f'<rect x="{left:.1f}" y="{y}" width="{share:.1f}" height="{_ROW}" rx="3" fill="{color}"/>'
         )
         left += share
+    if cell.is_marked:
+        shares.append(
+            f'<rect x="{x}" y="{y}" width="{_CELL}" height="{_ROW}" rx="4" fill="none" stroke="{INK}" stroke-width="3"/>'
+        )
     color = PAPER if cell.parts else FAINT
     words = "dead" if cell.is_dead else cell.words
     inner = text(x + 6, y + 13, str(port), 10, color) + text(

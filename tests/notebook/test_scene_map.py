@@ -3,10 +3,12 @@ executor; names do no harm.
 """
 
 from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
 
 from sparkstorm.extensions.laboratory import Scene, generate
-from sparkstorm.notebook.scene_map import difference_map, scene_map
+from sparkstorm.notebook.bars import bars
+from sparkstorm.notebook.scene_map import compare_maps, difference_map, scene_map
 from sparkstorm.notebook.svg import Svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -66,3 +68,17 @@ def test_names_are_escaped_and_large_scenes_are_cut() -> None:
     words = texts(scene_map(odd, "<i>"))
     assert words[0] == "<i>" and "<b>&" in words
     assert "… and 20 supervisors more" in words and "+16" in words
+
+
+def test_maps_of_schedulers_mark_what_differs_from_the_first() -> None:
+    scene = generate(8, 3, 18, 4, seed=7)
+    alike = compare_maps(scene, ["default", "even"]).text
+    apart = compare_maps(scene, ["default", "resource-aware"], columns=1)
+    assert 'stroke-width="3"' not in alike and 'stroke-width="3"' in apart.text
+    assert apart.height > apart.width / 2 and apart.text.count("<svg") == 5
+
+
+def test_bars_have_a_number_or_a_dash_for_each_row() -> None:
+    rows: list[dict[str, Any]] = [{"name": "one", "cost": 2.0}, {"name": "two", "cost": None}]
+    drawn = bars(rows, "name", ["cost"], "costs").text
+    assert drawn.count("<rect") == 2 and ">2</text>" in drawn and ">-</text>" in drawn

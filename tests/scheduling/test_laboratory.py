@@ -359,3 +359,12 @@ def test_reasons_change_no_placement() -> None:
         assert [row["node"] for row in scene.why(name)] == [
             row["node"] for row in scene.scheduled(name).rows()
         ]
+
+
+def test_a_seed_draws_uneven_nodes_and_the_same_ones_again() -> None:
+    scene = generate(8, 1, 3, 1, seed=7)
+    assert scene == generate(8, 1, 3, 1, seed=7) != generate(8, 1, 3, 1, seed=8)
+    assert len({each.rack for each in scene.supervisors}) == 2
+    assert len({len(each.ports) for each in scene.supervisors}) > 1
+    memory = {each.resources["supervisor.memory.capacity.mb"] for each in scene.supervisors}
+    assert memory <= {16384.0, 32768.0, 65536.0} and len(memory) > 1

@@ -3,6 +3,7 @@ as plain data.
 """
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -423,22 +424,37 @@ def generate(
     executors_each: int,
     workers_each: int,
     slots_per_node: int = 4,
+    seed: int | None = None,
 ) -> Scene:
-    """Return a regular cluster without placements: chains of one spout and two bolts, equal nodes,
-    racks of twenty.
+    """Return a cluster without placements: chains of one spout and two bolts, equal nodes, racks of
+    twenty. With a seed: racks of four, and nodes with one to all of the slots and a quarter to all
+    of memory and CPU.
     """
-    resources = {"supervisor.memory.capacity.mb": 65536.0, "supervisor.cpu.capacity": 3200.0}
-    ports = tuple(range(6700, 6700 + slots_per_node))
-    supervisors = tuple(
-        SupervisorView(
-            f"node-{at:05}", f"host-{at:05}", ports, f"rack-{at // 20:04}", 3_600_000, resources
-        )
-        for at in range(num_nodes)
-    )
+    supervisors = tuple(_node(at, slots_per_node, seed) for at in range(num_nodes))
     topologies = tuple(
         _chain(f"topology-{at:05}", executors_each, workers_each) for at in range(num_topologies)
     )
     return Scene(supervisors, topologies, {}, {})
+
+
+def _node(at: int, slots: int, seed: int | None) -> SupervisorView:
+    # No generator of chance: this part is pure.
+    drawn = 0 if seed is None else zlib.crc32(f"{seed} {at}".encode())
+    share = 1.0 if seed is None else (0.25, 0.5, 1.0)[drawn % 3]
+    ports = slots if seed is None else 1 + drawn // 3 % slots
+    rack = at // (20 if seed is None else 4)
+    resources = {
+        "supervisor.memory.capacity.mb": 65536.0 * share,
+        "supervisor.cpu.capacity": 3200.0 * share,
+    }
+    return SupervisorView(
+        f"node-{at:05}",
+        f"host-{at:05}",
+        tuple(range(6700, 6700 + ports)),
+        f"rack-{rack:04}",
+        3_600_000,
+        resources,
+    )
 
 
 def _chain(name: str, num_executors: int, workers: int) -> TopologyView:

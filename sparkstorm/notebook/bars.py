@@ -1,0 +1,46 @@
+"""Bar charts of rows, as SVG. PURE."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparkstorm.notebook.svg import FAINT, INK, LINE, PALETTE, Svg, cut, document, text
+
+_LABEL = 150
+_BAR = 240
+_ROW = 24
+_NUMBER = 70
+
+
+def bars(
+    rows: Sequence[Mapping[str, Any]], label: str, values: Sequence[str], title: str = ""
+) -> Svg:
+    """Draw a bar chart per column in `values`, side by side, with a bar per row; a row without a
+    number has a dash.
+    """
+    panel = _BAR + _NUMBER
+    width = _LABEL + len(values) * panel + 12
+    height = 62 + len(rows) * _ROW
+    parts = [text(12, 24, title or ", ".join(values), 15, INK, "600")]
+    for at, row in enumerate(rows):
+        parts.append(text(12, 74 + at * _ROW, cut(str(row[label]), 20), 12, INK))
+    for place, name in enumerate(values):
+        x = _LABEL + place * panel
+        most = max((row[name] for row in rows if _is_number(row.get(name))), default=0) or 1
+        parts.append(text(x, 46, name.replace("_", " "), 12, FAINT, "600"))
+        for at, row in enumerate(rows):
+            value: Any = row.get(name)
+            y = 60 + at * _ROW
+            if not _is_number(value):
+                parts.append(text(x, y + 14, "-", 12, FAINT))
+                continue
+            length = round(_BAR * value / most)
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{max(length, 1)}" height="{_ROW - 6}" rx="3" '
+                f'fill="{PALETTE[place % len(PALETTE)]}" stroke="{LINE}"/>'
+            )
+            parts.append(text(x + length + 6, y + 14, f"{value:.3g}", 12, INK))
+    return Svg(document(width, height, parts, title), width, height)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
