@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from sparkstorm.testing.in_process_worker import die
     from sparkstorm.testing.local_cluster import LocalCluster
     from sparkstorm.testing.shared import Shared
-    from sparkstorm.testing.simulated_time import SimulatedDeath, spend
-    from sparkstorm.testing.simulation import Simulation
+    from sparkstorm.testing.simulation import SimulatedDeath, Simulation, spend
     from sparkstorm.testing.trial import Subject
     from sparkstorm.testing.trials import Report, SimulationError, simulate
 
@@ -57,8 +56,7 @@ _MODULES = {
     "sparkstorm.testing.in_process_worker": ["die"],
     "sparkstorm.testing.local_cluster": ["LocalCluster"],
     "sparkstorm.testing.shared": ["Shared"],
-    "sparkstorm.testing.simulated_time": ["SimulatedDeath", "spend"],
-    "sparkstorm.testing.simulation": ["Simulation"],
+    "sparkstorm.testing.simulation": ["SimulatedDeath", "Simulation", "spend"],
     "sparkstorm.testing.trial": ["Subject"],
     "sparkstorm.testing.trials": ["Report", "SimulationError", "simulate"],
 }

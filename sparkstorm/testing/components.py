@@ -25,7 +25,7 @@ from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.testing.in_process_worker import die
 from sparkstorm.testing.shared import ByReference, Shared
-from sparkstorm.testing.simulated_time import spend
+from sparkstorm.testing.simulation import spend
 
 Values = Sequence[Any]
 

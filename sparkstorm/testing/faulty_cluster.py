@@ -25,7 +25,7 @@ from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_slot import Duty, SimSlot
 from sparkstorm.testing.sim_threads import SimThread
 from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
-from sparkstorm.testing.simulated_time import SimulatedDeath
+from sparkstorm.testing.simulation import SimulatedDeath
 
 SESSION_MS = 3_000
 # with 1 no write of Nimbus would follow another directly; with 100 hardly anything comes between

@@ -10,7 +10,7 @@ from typing import Any
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.control_plane.cluster.base import Hint, Stored
 from sparkstorm.control_plane.cluster.local import LocalStateStore
-from sparkstorm.testing.simulated_time import SimulatedDeath
+from sparkstorm.testing.simulation import SimulatedDeath
 
 
 class FaultySession:

@@ -46,8 +46,7 @@ from sparkstorm.extensions.cells.cells import CellsTransport
 from sparkstorm.testing.sim_data import DataPlane, TopologyData
 from sparkstorm.testing.sim_threads import SimThread
 from sparkstorm.testing.sim_transport import SimForeign, SimTransport
-from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
-from sparkstorm.testing.simulation import Simulation
+from sparkstorm.testing.simulation import SimulatedDeath, Simulation, WorkerClock
 
 # what an epoch with work in it costs: without a price an endless source would stop time
 STEP_MS = 1

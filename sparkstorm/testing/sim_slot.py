@@ -27,8 +27,7 @@ from sparkstorm.control_plane.supervisor.supervisor import Supervisor, Superviso
 from sparkstorm.data_plane.worker.worker import Worker
 from sparkstorm.testing.in_process_worker import InProcessWorker, SimServices
 from sparkstorm.testing.sim_data import DataPlane
-from sparkstorm.testing.simulated_time import WorkerClock
-from sparkstorm.testing.simulation import Simulation
+from sparkstorm.testing.simulation import Simulation, WorkerClock
 
 KEY = b"key of a simulated cluster"
 _LOOK_MS = 500  # a slot's thread looks at everything so often; what concerns it wakes it besides

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable
 
 from sparkstorm.data_plane.worker.tasks.blocking_spout import SourceThread
-from sparkstorm.testing.simulated_time import SimulatedDeath, spend_by
-from sparkstorm.testing.simulation import Simulation
+from sparkstorm.testing.simulation import SimulatedDeath, Simulation, spend_by
 
 
 class SimThread(SourceThread):

@@ -13,7 +13,7 @@ from sparkstorm.common.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.data_plane.transport.base import Claim, Commit, Entry, Expected, Pressure
 from sparkstorm.data_plane.transport.local import LocalStore, LocalTransport
 from sparkstorm.extensions.cells.local_foreign import LocalForeign
-from sparkstorm.testing.simulated_time import SimulatedDeath, WorkerClock
+from sparkstorm.testing.simulation import SimulatedDeath, WorkerClock
 
 
 class Arrivals:

@@ -9,7 +9,7 @@ from sparkstorm.api.components import Conf, Outputs
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.testing import FeederSpout, Shared
-from sparkstorm.testing.simulated_time import spend
+from sparkstorm.testing.simulation import spend
 
 _LONGEST_CALL_MS = 60
 _PACE_MS = 150

@@ -13,8 +13,7 @@ from sparkstorm.testing import LocalCluster, Simulation, SlowBolt
 from sparkstorm.testing.components import FeederSpout
 from sparkstorm.testing.invariants import Invariants
 from sparkstorm.testing.sim_transport import Arrivals, CommitFault, FaultyTransport, SimTransport
-from sparkstorm.testing.simulated_time import WorkerClock, spend
-from sparkstorm.testing.simulation import START_MS
+from sparkstorm.testing.simulation import START_MS, WorkerClock, spend
 from tests.sim.topologies import word_count
 
 

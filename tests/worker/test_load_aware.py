@@ -31,7 +31,7 @@ from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
-from sparkstorm.testing.simulated_time import spend
+from sparkstorm.testing.simulation import spend
 from tests.waiting import wait_until
 from tests.worker.test_loop import Running, spec_of
 

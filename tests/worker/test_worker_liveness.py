@@ -15,7 +15,7 @@ from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared
-from sparkstorm.testing.simulated_time import spend
+from sparkstorm.testing.simulation import spend
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain
 
