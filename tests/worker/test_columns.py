@@ -31,7 +31,7 @@ from sparkstorm.api import (
     value_columns,
 )
 from sparkstorm.api.columns import rows_of
-from sparkstorm.api.value_columns import plain_values
+from sparkstorm.api.value_columns import exact_array, plain_values
 from sparkstorm.common.errors import CodecError, MalformedFrameError
 from sparkstorm.common.grouping.routes import Target
 from sparkstorm.common.model.topology import Topology
@@ -622,18 +622,23 @@ def test_a_spout_learns_on_its_worker_which_streams_bolts_of_columns_read(tmp_pa
 
 
 def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
-    from sparkstorm.data_plane.executor.column_runner import BatchEmitter
+    from sparkstorm.data_plane.executor.column_runner import BatchEmitter, dividers_of
     from sparkstorm.data_plane.executor.emitter import Emitter
 
     builder = TopologyBuilder()
-    builder.set_spout("spout", FeederSpout(["a", "b"]))
-    for name, fields in (("one", ("a",)), ("both", ("a", "b"))):
+    builder.set_spout("spout", FeederSpout(["a", "b", "c"]))
+    for name, fields in (("one", ("a",)), ("both", ("a", "b")), ("any", ("c",))):
         builder.set_bolt(name, CountRows(), 5).fields_grouping("spout", *fields)
     built = builder.build()
-    tasks = {"one": [1, 2, 3, 4, 5], "both": [6, 7, 8, 9, 10]}
-    values = [(random.Random(n).choice([None, "x", "é", ""]), n % 7) for n in range(200)]
+    tasks = {"one": [1, 2, 3, 4, 5], "both": [6, 7, 8, 9, 10], "any": [11, 12, 13, 14, 15]}
+    values = [
+        (random.Random(n).choice([None, "x", "é", ""]), n % 7, UUID(int=n % 9)) for n in range(200)
+    ]
     found = []
-    for is_batch in (False, True):
+    *plain, last = zip(*values, strict=True)
+    columns = [*map(pa.array, plain), exact_array(last)]
+    batch = pa.RecordBatch.from_arrays(columns, ["a", "b", "c"])
+    for way in ("rows", "batch", "divided"):  # the last one in a replay
         targets: dict[int, Target] = {}
 
         def make(channel: str, task: int, targets: dict[int, Target] = targets) -> Target:
@@ -642,17 +647,21 @@ def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
         emitter = Emitter(
             "spout", build_routes(built, "spout", 0, tasks, Codec(), 0, {}, make), is_strict=False
         )
-        if is_batch:
-            columns = [pa.array(column) for column in zip(*values, strict=True)]
-            BatchEmitter(emitter).emit_batch(pa.RecordBatch.from_arrays(columns, ["p", "q"]))
-        else:
+        if way == "rows":
             for row in values:
                 emitter.emit(row)
-        assert emitter.take_counts() == (200, 400, 0)
+        elif way == "batch":
+            BatchEmitter(emitter).emit_batch(batch.rename_columns(["p", "q", "r"]))
+        else:
+            route = emitter.routes["default"]
+            for divide in dividers_of(route) or ():
+                for rows, piece in divide(batch):
+                    rows.append((piece, 0, route.source))
+        assert way == "divided" or emitter.take_counts() == (200, 600, 0)
         found.append(
             {
                 task: [row[0] for row in pieces.unfold(target.rows)]
                 for task, target in targets.items()
             }
         )
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]

@@ -267,7 +267,10 @@ class _ByKey:
         import pyarrow as pa
 
         columns = [batch.column(position) for position in self._positions]
-        if len(columns) == 1 and not pa.types.is_nested(columns[0].type):
+        kind = columns[0].type
+        # Arrow encodes no cells of a nested type or of one that is not its own
+        is_other = pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
+        if len(columns) == 1 and not is_other:
             encoded = columns[0].dictionary_encode(null_encoding="encode")
             places = self._places_of(plain_values(encoded.dictionary))
             found: np.ndarray[Any, Any] = places[encoded.indices.to_numpy()]
