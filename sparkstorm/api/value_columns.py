@@ -323,6 +323,8 @@ def _by_column(array: Any) -> list[Any]:
         return _with_nulls(array, _moments)
     if types.is_date32(kind):
         return _with_nulls(array, _dates)
+    if is_value_type(kind):  # a scalar of each cell takes longer than its text
+        return [None if text is None else from_json(text) for text in array.storage.to_pylist()]
     if types.is_decimal(kind):
         return _with_nulls(array, _decimals)
     values: list[Any] = array.to_pylist()

@@ -81,7 +81,10 @@ def from_json(text: str) -> Any:
     {1: [b'x', -0.0, None, True]}
     """
     try:
-        found = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        found = _decode(text)
+        kind = type(found)
+        if kind is float or (kind is str and found.isascii()):  # as most are: no look at them
+            return found
         return Codec(is_lenient=True).normalise(found)
     except Exception as error:  # anything of hostile text: a zone that this host lacks, 1e300 years
         raise CodecError(
@@ -186,3 +189,7 @@ def _untagged(tag: str, content: Any) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+# made once: `json.loads` makes one for each text
+_decode = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant).decode
