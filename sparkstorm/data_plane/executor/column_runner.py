@@ -267,12 +267,17 @@ class _ByKey:
         import pyarrow as pa
 
         columns = [batch.column(position) for position in self._positions]
-        kind = columns[0].type
-        # Arrow encodes no cells of a nested type or of one that is not its own
-        is_other = pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
-        if len(columns) == 1 and not is_other:
-            encoded = columns[0].dictionary_encode(null_encoding="encode")
-            places = self._places_of(plain_values(encoded.dictionary))
+        first = columns[0]
+        kind = first.type
+        is_extended = isinstance(kind, pa.BaseExtensionType)  # which Arrow does not encode
+        if is_extended:
+            first = first.storage
+        if len(columns) == 1 and not pa.types.is_nested(first.type):
+            encoded = first.dictionary_encode(null_encoding="encode")
+            words = encoded.dictionary
+            if is_extended:
+                words = pa.ExtensionArray.from_storage(kind, words)
+            places = self._places_of(plain_values(words))
             found: np.ndarray[Any, Any] = places[encoded.indices.to_numpy()]
             return found
         keys = rows_of(batch.select(list(self._positions)))
