@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -243,10 +244,10 @@ def reading(spark: SparkSession, tmp_path: Path) -> Any:
     """Read a folder as the command line does, as the input of a spout of lines."""
     topology = lines()
 
-    def read(format: str | None = None) -> list[Any]:
-        run = ReplayRun(
-            JOB, topology, (), ReplayFile(inputs={"lines": str(tmp_path / "in")}, format=format)
-        )
+    def read(format: str | None = None, skip_bad: bool = False) -> list[Any]:
+        inputs = {"lines": str(tmp_path / "in")}
+        file = ReplayFile(inputs=inputs, format=format, skip_bad=skip_bad)
+        run = ReplayRun(JOB, topology, (), file)
         return [tuple(row) for row in run._read(spark, "lines", str(tmp_path / "in")).collect()]
 
     (tmp_path / "in").mkdir()
@@ -287,6 +288,29 @@ def test_a_csv_file_for_a_spout_of_lines_is_read_as_lines(
         reading("csv")
     (tmp_path / "in" / "x.csv").write_text("line,b\n1,2\n")
     assert [row[0] for row in reading()] == [1]
+
+
+RAGGED = b"line,b\n1\n2,b,c\n3,d\n"
+BROKEN = b'{"line": 1}\n{"line":\n{"line": 3}\n'
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("name", "data"), [("x.csv", RAGGED), ("x.json", BROKEN)], ids=["csv", "json"]
+)
+def test_what_spark_cannot_read_ends_the_replay_or_is_left_out(
+    reading: Any, tmp_path: Path, name: str, data: bytes
+) -> None:
+    (tmp_path / "in" / name).write_bytes(data)
+    with pytest.raises((InvalidConfigError, Py4JJavaError), match=r"x\.csv|cannot be read as json"):
+        reading()
+    assert [row[0] for row in reading(skip_bad=True)] == ([3] if name == "x.csv" else [1, 3])
+
+
+@pytest.mark.system
+def test_a_quoted_cell_may_have_lines_and_quotes(reading: Any, tmp_path: Path) -> None:
+    (tmp_path / "in" / "x.csv").write_bytes(b'line,b\n"a\n2,""b",1\n"c\\",2\n" d\re",3\n')
+    assert [row[0] for row in reading()] == ['a\n2,"b', "c\\", " d\re"]
 
 
 class PerTask(StatefulBolt):

@@ -4,6 +4,7 @@ was in a next replay.
 
 from __future__ import annotations
 
+import csv
 import datetime
 import math
 from decimal import Decimal
@@ -248,6 +249,22 @@ def test_a_state_in_files_of_any_format_goes_on_as_it_was(
         rows = again.state(name).collect()
         found = {_key(read_value(row.key)): read_value(row.value) for row in rows}
         assert same(_sorted(found), _sorted(dict(pairs))), name
+
+
+@pytest.mark.parametrize("outputs", [("text",), ("text", "n")])
+def test_csv_has_every_row_and_text_as_any_reader_of_csv_has_them(
+    spark: SparkSession, outputs: Any, tmp_path: Path
+) -> None:
+    texts = ["a", " b ", 'c"d', "e\\", 'f\\"g', "h\ni", "j\rk", "", None, "l,m", "n"]
+    rows = [(text, n)[: len(outputs)] for n, text in enumerate(texts)]
+    frame = writable("bolt", emitted(spark, rows, outputs), "csv")
+    replay_run.save(frame.coalesce(1), tmp_path / "out", "csv")
+    [file] = (tmp_path / "out").glob("*.csv")
+    with file.open(newline="") as stream:
+        found = list(csv.reader(stream))
+    assert found == [[*outputs], *([row[0] or "", *map(str, row[1:])] for row in rows)]
+    again = replay_run._load(spark, "bolt", str(tmp_path / "out"), "csv")
+    assert [row[0] or "" for row in again.collect()] == [text or "" for text in texts]
 
 
 def test_results_in_files_are_columns_or_tagged_text(spark: SparkSession) -> None:

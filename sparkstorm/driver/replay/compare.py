@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.replay.results.files import CSV
 
 DIFFERS = 4
 """Exit status of a replay whose results differ from those that it is compared with."""
@@ -58,7 +59,7 @@ def _rows(spark: SparkSession, folder: Path, written: str) -> DataFrame:
     try:
         frame = (
             spark.read.format(written)
-            .options(**({"header": "true"} if written == "csv" else {}))
+            .options(**(CSV if written == "csv" else {}))
             .load(str(folder))
         )
     except AnalysisException:  # a folder without a row has no schema

@@ -43,12 +43,12 @@ from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly, unwrapped
 from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK, Job, RunSettings, make_job
 from sparkstorm.replay.options import ReplayOptions
-from sparkstorm.replay.results.files import check_columns, writable
+from sparkstorm.replay.results.files import CSV, check_columns, writable
 from sparkstorm.replay.spark import SMALL_MEMORY
 
 _LINE_EVERY_S = 5.0
 # what is none is no absence; CSV is read with names
-_WRITING = {"json": {"ignoreNullFields": "false"}, "csv": {"header": "true"}}
+_WRITING = {"json": {"ignoreNullFields": "false"}, "csv": CSV}
 # what other jobs leave beside their data
 _MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"
 _DEAD_LETTERS = "dead-letters"
@@ -235,7 +235,7 @@ class ReplayRun:
             source = source_of(spout, kind, path, len(fields), is_guessed)
             if source is not None:
                 return self._from_files(spark, name, feed.spout, path, source)
-        frame = _load(spark, name, path, kind, columns)
+        frame = _load(spark, name, path, kind, columns, self._file.skip_bad)
         if is_guessed and kind in _OF_LINES and len(fields) == 1 and fields[0] not in frame.columns:
             print(
                 f"note: input '{name}': {path} has no column '{fields[0]}', so each of its lines is one, as live "
@@ -366,7 +366,12 @@ def passed_over(name: str, path: str) -> str:
 
 
 def _load(
-    spark: SparkSession, name: str, path: str, kind: str, columns: str | None = None
+    spark: SparkSession,
+    name: str,
+    path: str,
+    kind: str,
+    columns: str | None = None,
+    skip_bad: bool = False,
 ) -> DataFrame:
     _check_not_empty(name, path, kind)
     with _readable(name, path, kind):
@@ -379,7 +384,9 @@ def _load(
         if columns:
             reader = reader.schema(columns)
         if kind == "csv":
-            reader = reader.option("header", "true").option("inferSchema", str(not columns).lower())
+            reader = reader.options(**CSV, inferSchema=str(not columns).lower())
+        if kind in _OF_LINES:  # else Spark makes nulls of what it cannot read, and says nothing
+            reader = reader.option("mode", "DROPMALFORMED" if skip_bad else "FAILFAST")
         return reader.load(path)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,6 +31,15 @@ from sparkstorm.replay.arrow_map import map_in_arrow
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.results.types import in_utc, state_values
 
+CSV = {
+    "header": "true",
+    # as RFC 4180 has it, and every other reader; Spark's own is a backslash
+    "escape": '"',
+    "multiLine": "true",
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+}
+"""Spark's options for CSV, to write and to read."""
 # JSON itself distinguishes these, so a state of them comes back as it was.
 _NAMED_BY_JSON = (StringType, LongType, BooleanType)
 
@@ -48,7 +58,8 @@ def writable(name: str, frame: DataFrame, written: str) -> DataFrame:
         if field.name != "task" or not is_state
         if _would_change(field.dataType, written, is_state)
     ]
-    return _tagged(frame, changed, is_state) if changed else frame
+    frame = _tagged(frame, changed, is_state) if changed else frame
+    return _with_every_line(frame) if written == "csv" and len(frame.columns) == 1 else frame
 
 
 def check_columns(name: str, columns: Sequence[str]) -> None:
@@ -62,6 +73,14 @@ def check_columns(name: str, columns: Sequence[str]) -> None:
                 f"result '{name}': its fields '{other}' and '{column}' cannot be columns of one file, as "
                 "Spark does not tell upper from lower case; rename one, or write other results"
             )
+
+
+def _with_every_line(frame: DataFrame) -> DataFrame:
+    """Return a column with an empty text for null: Spark writes no line for a row of null alone."""
+    [field] = frame.schema
+    column = F.col(f"`{field.name}`")
+    text = column if isinstance(field.dataType, StringType) else F.to_csv(F.struct(column))
+    return frame.select(F.when(column.isNull(), "").otherwise(text).alias(field.name))
 
 
 def _would_change(kind: DataType, written: str, is_state: bool) -> bool:
