@@ -286,6 +286,7 @@ def _asked_for(frame: FrameType, event: str, argument: Any) -> str:
 def _component_at(frame: FrameType | None) -> str | None:
     """Return the component whose code runs in this frame; None for code of SparkStorm."""
     callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
+    first = frame
     while frame is not None:
         if frame.f_code in callbacks:
             # the garbage collector interrupts any running code, and libraries time it
@@ -297,8 +298,12 @@ def _component_at(frame: FrameType | None) -> str | None:
             mine = frame.f_locals.get("self")
             emitter = getattr(mine, "emitter", None) or getattr(mine, "_emitter", None)
             name = frame.f_locals.get("component") if emitter is None else emitter.component
-            return name if isinstance(name, str) else None
-        if module.startswith("sparkstorm.") and not module.startswith(_PASSED_THROUGH):
+            if isinstance(name, str):
+                return name
+            if frame is first:
+                return None  # the engine itself asks
+            # without the compiled core a plain function calls user code: its caller has the emitter
+        elif module.startswith("sparkstorm.") and not module.startswith(_PASSED_THROUGH):
             return None
         frame = frame.f_back
     return None

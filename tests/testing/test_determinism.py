@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import datetime
 import gc
+import os
 import random
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -246,3 +249,10 @@ def test_a_change_of_a_tuples_values_in_place_is_found(
     assert [each.component for each in found] == ([] if isinstance(changing, Copying) else ["edit"])
     for each in found:
         assert "([0], 0) became ([0, " in str(each) and "in place" in str(each)
+
+
+def test_asking_is_found_without_the_compiled_core_too() -> None:
+    case = f"{__file__}::test_asking_is_found_though_both_runs_agree_by_luck"
+    words = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", case)
+    done = subprocess.run(words, env={**os.environ, "SPARKSTORM_PURE": "1"}, capture_output=True)
+    assert done.returncode == 0, done.stdout.decode()
