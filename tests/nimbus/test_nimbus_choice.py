@@ -5,6 +5,7 @@ that a guest harms nobody.
 import os
 import pwd
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -353,6 +354,43 @@ def test_a_dry_run_is_no_round_for_a_scheduler_that_counts_rounds() -> None:
     (first,), (second,) = asked.state.topology_ids(), left.state.topology_ids()
     assert asked.slots(first) == left.slots(second)
     assert "node-2" in {slot.node for slot in asked.slots(first).values()}
+
+
+class Counting(DefaultScheduler):
+    """A plug-in that counts its rounds, and keeps what cannot be copied where a test asks for
+    it.
+    """
+
+    kept: Any = None
+    made: list[Any] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.made.append(self)
+        self.rounds = 0
+        self.lock = self.kept
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        self.rounds += 1
+        super().schedule(topologies, cluster)
+
+
+@pytest.mark.parametrize("kept", [None, threading.Lock()])
+@pytest.mark.parametrize("chosen", ["storm__scheduler", "topology__scheduler"])
+def test_a_dry_run_is_no_round_for_a_plugged_in_scheduler(
+    chosen: str, kept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Counting, "made", [])
+    monkeypatch.setattr(Counting, "kept", kept)
+    name: dict[str, Any] = {chosen: f"{HERE}.Counting"}
+    bench = bench_of(storm__scheduler__allowed=[f"{HERE}.Counting"], **name)
+    topology_id = bench.submit(topology__workers=2, **name)
+    bench.tick()
+    own = Counting.made[-1]
+    rounds = own.rounds
+    assert rounds
+    plan = bench.service.plan_rebalance("wc", RebalanceOptions(3))
+    assert own.rounds == rounds
+    assert len(set(plan.after.values())) == 3 != len(set(bench.slots(topology_id).values()))
 
 
 def test_a_topology_belongs_to_whoever_submits_it_so_that_the_resource_aware_scheduler_takes_it() -> (

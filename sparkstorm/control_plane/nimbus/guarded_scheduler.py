@@ -7,7 +7,9 @@ stops every reassignment of the cluster; and a process, which could be killed, b
 that the scheduler sees as bytes, each round.
 """
 
+import copy
 import threading
+from typing import Any
 
 from sparkstorm.common.errors import FailedAssignTopologyError
 from sparkstorm.control_plane.scheduling.records import Conf, Topologies
@@ -26,6 +28,11 @@ class GuardedScheduler:
         # stop the cluster for two minutes. Not measured: the time is the plug-in's.
         self._limit_ms = limit_ms
         self._running: threading.Thread | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "GuardedScheduler":
+        twin = GuardedScheduler(copy.deepcopy(self._scheduler, memo), self._limit_ms)
+        twin._running = self._running
+        return twin
 
     def prepare(self, conf: Conf) -> None:
         """Pass the configuration on."""

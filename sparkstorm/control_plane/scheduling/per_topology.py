@@ -62,11 +62,12 @@ def dry_run_copy(scheduler: Scheduler) -> Scheduler:
     """Return a scheduler that answers as this one would, for a dry run that must not change its
     history of rounds.
 
-    Of the built-in schedulers only Blacklist has a history; its inner scheduler is shared.
+    Of the built-in schedulers only Blacklist has a history; a plug-in may have one.
     """
     if isinstance(scheduler, BlacklistScheduler):
-        return copy.deepcopy(scheduler, {id(scheduler.inner): scheduler.inner})
-    return scheduler
+        inner = dry_run_copy(scheduler.inner)
+        return copy.deepcopy(scheduler, {id(scheduler.inner): inner})
+    return scheduler.dry_run_copy() if isinstance(scheduler, PerTopologySchedulers) else scheduler
 
 
 def check_choice(conf: Conf) -> None:
@@ -97,6 +98,22 @@ class PerTopologySchedulers:
         self._own = self._make(self._name, conf)
         self._guests = {}
         self._conf = conf
+
+    def dry_run_copy(self) -> "PerTopologySchedulers":
+        """Return the same with copies of the plug-ins."""
+        twin = copy.copy(self)
+        twin._own = self._copied(self._name, self._own)
+        twin._guests = {name: self._copied(name, each) for name, each in self._guests.items()}
+        return twin
+
+    def _copied(self, name: str, scheduler: Scheduler) -> Scheduler:
+        if "." not in name:
+            return scheduler
+        try:
+            return copy.deepcopy(scheduler)
+        # It holds a lock or a connection: a fresh one answers without what this one has kept.
+        except Exception:
+            return self._make(name, self._conf)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
         """Run the cluster's scheduler, then the topologies' own schedulers by name."""
