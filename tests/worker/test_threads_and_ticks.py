@@ -16,6 +16,7 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.api.metrics import TaskMetrics
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.worker.tasks.blocking_bolt import MAX_QUEUED, ThreadedBolt
 from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, LocalCluster, Shared
@@ -269,6 +270,35 @@ def test_an_outcome_that_fails_in_the_loop_leaves_no_trace_in_the_state(blocking
     ]
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+def test_an_input_that_is_executed_once_more_is_as_it_came(blocking: bool) -> None:
+    class Changes(StatefulBolt):
+        outputs = ("n", "items")
+
+        def prepare(self, conf: Any, context: Any) -> None:
+            self.calls = context.counter("calls")
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.calls.inc()
+            self.state.add("all")
+            tup["items"].append("seen")
+            collector.emit((tup["n"], tup["items"]))
+
+    spout, capture, builder = FeederSpout(["n", "items"]), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    bolt = type("Changing", (Changes,), {"blocking": blocking})()
+    builder.set_bolt("bolt", bolt).global_grouping("spout")
+    builder.set_bolt("capture", capture).custom_grouping("bolt", RefusesSome())
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.max.retries": 5})
+        for n in range(30):
+            spout.feed([n, []])
+        cluster.run_until_idle()
+        assert cluster.state("bolt") == {"all": 30}
+        assert cluster.topology().metrics("bolt")["calls"].value == 30
+    assert sorted(capture.values) == [(n, ["seen"]) for n in range(30)]
+
+
 def test_inputs_with_a_thread_survive_the_death_of_their_worker() -> None:
     gate: Shared[threading.Event] = Shared(threading.Event())
     done: Shared[list[int]] = Shared([])
@@ -501,7 +531,7 @@ def test_a_stopping_worker_waits_for_the_row_its_thread_is_at_and_no_other() -> 
         def now_ms(self) -> int:
             return 0
 
-    threaded = ThreadedBolt(Slow(), None)
+    threaded = ThreadedBolt(Slow(), None, Codec())
     loop: Any = Loop()
     source: Any = None
     threaded.prepare({}, loop, loop)

@@ -22,6 +22,7 @@ from sparkstorm.api.components import BasicBolt, Bolt, Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.tuples import Source, Tuple
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.executor.manual_runner import verdict
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.user_traceback import (
@@ -29,6 +30,7 @@ from sparkstorm.data_plane.executor.user_traceback import (
     failure_of,
     raise_out_of_memory,
 )
+from sparkstorm.data_plane.task_kit.held import Values, fresh
 
 # Rows with one thread: at 5,000 rows/s it does not run dry between two epochs of 50 ms. With half
 # of it, it does; double keeps twice as many held inputs, which commits store.
@@ -41,17 +43,19 @@ Changes = tuple[Sequence[Any], Sequence[Any]]
 class ThreadedBolt(Bolt):
     """A Bolt for the loop around user code that runs on a thread of its own."""
 
-    def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None) -> None:
+    def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None, codec: Codec) -> None:
         self._bolt = bolt
+        self._codec = codec
         self.state = state
         self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
         self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
         # Of the loop: outcomes taken in, and how often one was refused.
         self._taken = self._refused = 0
         # Of the thread, with a state: refusals that it has seen, outcomes whose former values are
-        # gone, those values of the others with their inputs, and inputs to execute once more.
+        # gone, those values of the others with their inputs as they came, and inputs to execute
+        # once more.
         self._seen = self._forgotten = 0
-        self._former: deque[tuple[Tuple, list[Any]]] = deque()
+        self._former: deque[tuple[Tuple, list[Any], Values]] = deque()
         self._again: deque[Tuple] = deque()
         self.since_ms: int | None = None  # when the call that the thread is in began
         # in calls that have ended; only the thread writes the former, the loop the latter
@@ -143,6 +147,7 @@ class ThreadedBolt(Bolt):
             if self.state is not None and self.state.has_changes:  # of init_state, or a migration
                 self._runner.post(partial(self._runner.take_changes, self.state.take_changes()))
             self.since_ms = began_ms = self._now_ms()
+            came = tup.values if self.state is None else fresh(self._codec, tup.values)
             failure = self._execute(tup)
             self.since_ms = None
             self._busy_ms += self._now_ms() - began_ms
@@ -152,7 +157,7 @@ class ThreadedBolt(Bolt):
                     # Of this call alone: changes are taken after each, so all that is there is its
                     # own.
                     self.state.roll_back(0)
-                self._former.append((tup, [*self.state.undo]))
+                self._former.append((tup, [*self.state.undo], came))
                 changes = self.state.take_changes()
             calls = self._recorder.take(None if failure is None else tup)
             outcome = tup, failure, calls, changes, self._seen
@@ -169,11 +174,12 @@ class ThreadedBolt(Bolt):
                 self._forgotten += 1
             if refused != self._seen and self.state is not None:
                 self._seen = refused
-                for _, former in reversed(self._former):
+                for tup, former, came in reversed(self._former):
                     self.state.undo.extend(former)
                     self.state.roll_back(0)
+                    tup.values = came
                 # The first one is that of the refused outcome: the loop has failed it.
-                self._again.extendleft([tup for tup, _ in self._former][:0:-1])
+                self._again.extendleft([tup for tup, _, _ in self._former][:0:-1])
                 self._former.clear()
             if self._again:
                 return self._again.popleft()

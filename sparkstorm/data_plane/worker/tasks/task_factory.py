@@ -499,7 +499,7 @@ class TaskFactory:
             assert state is not None and times is not None
             return self._timed_runner(bolt, emitter, state, times, task)
         if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
-            bolt = ThreadedBolt(bolt, self._copy(state))
+            bolt = ThreadedBolt(bolt, self._copy(state), self._plan.codec)
         if isinstance(bolt, ColumnBolt):
             self._blocks.expect_batches(emitter.component)
         is_answering = self._plan.delivery.is_exactly_once
