@@ -480,3 +480,19 @@ def test_keys_are_scanned_in_order(bench: Bench, backend: str, small_sweeps: Non
     assert [key for key, _ in state.scan(prefix=("u",))] == [("u", 1), ("u", 2)]
     assert [key for key, _ in state.scan(("u", 2), prefix=("u",))] == [("u", 2)]
     assert [key for key, _ in state.scan(start=2, stop="a")] == [2.5, 3]
+
+
+@pytest.mark.parametrize("backend", ["memory", "lazy"])
+@pytest.mark.parametrize("way", ["get", "items", "scan"])
+def test_values_are_handed_out_as_copies_so_that_undo_stays_possible(
+    bench: Bench, backend: str, way: str
+) -> None:
+    owner = Owner(bench, backend)
+    owner.state.put("items", [1])
+    owner.commit()
+    state = owner.state
+    handed = state.get("items") if way == "get" else dict(getattr(state, way)())["items"]
+    handed.append(2)
+    state.put("items", handed)
+    state.roll_back(0)
+    assert state.get("items") == [1]

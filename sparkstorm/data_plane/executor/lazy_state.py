@@ -260,7 +260,7 @@ class LazyState(MemoryState):
                 self._keep(key, value)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return self.every_pair()
+        return self._handed_out(self.every_pair())
 
     def every_pair(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value as of now, read from the store while it is gone through; not

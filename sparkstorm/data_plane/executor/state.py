@@ -109,10 +109,20 @@ class MemoryState:
         value = self._data.get(key, default)
         if type(value) in SCALARS or value is default:
             return value
+        return self._copied(key, value)
+
+    def _copied(self, key: Any, value: Any) -> Any:
         copy = self._codec.normalise(value)
         if self.handed is not None:
             self.handed.append((key, value, copy))
         return copy
+
+    def _handed_out(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        """Return pairs for user code: as by `get`, lists and mappings are copies."""
+        return (
+            (key, value if type(value) in SCALARS else self._copied(key, value))
+            for key, value in pairs
+        )
 
     def put(self, key: Any, value: Any) -> None:
         """Set a value of the codec's closed set."""
@@ -249,7 +259,7 @@ class MemoryState:
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Every key with its value, as of now."""
         self.walked = True
-        return iter(list(self._data.items()))
+        return self._handed_out(list(self._data.items()))
 
     def scan(
         self, start: Any = None, stop: Any = None, prefix: Any = None
@@ -270,7 +280,7 @@ class MemoryState:
             ):
                 found.append((place, key, value))
         found.sort(key=itemgetter(0))
-        return ((key, value) for _, key, value in found)
+        return self._handed_out((key, value) for _, key, value in found)
 
     def __len__(self) -> int:
         return len(self._data)
