@@ -12,12 +12,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.driver.replay import job_results
-from sparkstorm.replay import replay
+from sparkstorm.replay import read_value, replay
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Source
+from tests.replay.timed_topologies import NEW_YORK
 
 # The repeated and the missing hour of New York, the offsets of Kathmandu, and days that differ.
 MOMENTS = [
@@ -68,6 +75,39 @@ def test_moments_are_keys_values_and_times_as_live_in_every_zone_of_a_session(
     assert sorted(row.text for row in replayed["bolt"].collect()) == sorted(
         text for _, text in live["bolt"]
     )
+
+
+class Local(BasicBolt):
+    """Emits a moment in New York's zone."""
+
+    outputs = ("at",)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup["at"].astimezone(NEW_YORK),))
+
+
+class PerLocal(StatefulBolt):
+    """Counts by local time."""
+
+    outputs = ("at", "count")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup["at"].isoformat(), self.state.add(tup["at"])))
+
+
+@pytest.mark.system
+def test_both_times_of_a_repeated_hour_are_keys_on_spark_as_live(spark: SparkSession) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("at"))
+    builder.set_bolt("local", Local(), 2).shuffle_grouping("source")
+    builder.set_bolt("count", PerLocal(), 3).fields_grouping("local", "at")
+    rows = [(at,) for at in MOMENTS for _ in range(2)]
+    live = complete_topology(builder.build(), {"source": rows})
+    assert len(live.state("count")) == len(MOMENTS) and set(live.state("count").values()) == {2}
+    replayed = replay(builder.build(), {"source": spark.createDataFrame(rows, "at timestamp")})
+    assert sorted(map(tuple, replayed["count"].collect())) == sorted(live["count"])
+    keys = [repr(read_value(row.key)) for row in replayed.state("count").collect()]
+    assert sorted(keys) == sorted(map(repr, live.state("count")))
 
 
 def test_results_of_a_job_file_have_times_in_utc() -> None:
