@@ -38,6 +38,7 @@ from sparkstorm.common.windowing.watermarks import NEVER
 from sparkstorm.data_plane.executor.runner import RetryPolicy
 from sparkstorm.data_plane.executor.watermark_routes import MARK_FIELDS
 from sparkstorm.data_plane.executor.window_records import due_of, stored_cells
+from sparkstorm.data_plane.task_kit.held import fresh
 from sparkstorm.data_plane.task_kit.task import TICK
 from sparkstorm.data_plane.task_kit.task_parts import LIVE_STREAMS, Outputs
 from sparkstorm.replay.plan import make_plan
@@ -193,6 +194,8 @@ class Stepper:
         """Execute what failed in a run once; RecordingError when the letter does not hold its
         window.
         """
+        # A copy: user code may change lists among its values and in its window.
+        letter = DeadLetter.decode(Codec(), letter.encode(Codec()))
         if not isinstance(self._run, WindowTask):
             return self.execute(
                 letter.values, letter.source_component, letter.stream, letter.time_ms
@@ -235,7 +238,8 @@ class Stepper:
 
     def _execute(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
         tup = self._tuple(values, component, stream, at_ms)
-        self._run.execute([(tup.values, tup.roots, tup.source)])
+        # The bolt may change lists among its values.
+        self._run.execute([(fresh(Codec(), tup.values), tup.roots, tup.source)])
         return tup
 
     def _tuple(self, values: Sequence[Any], component: str, stream: str, at_ms: int) -> Tuple:
