@@ -288,6 +288,10 @@ def test_bytes_are_bounded_and_what_does_not_fit_is_counted(tmp_path: Path) -> N
     )
 
 
+def row(number: int) -> Tuple:
+    return Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path) -> None:
     file = SegmentFile(tmp_path, HEADER, LIMITS)
@@ -295,11 +299,11 @@ def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path) -> None:
     recorder = Recorder(Desk(), file, None, LIMITS, lambda: now[0])
     now = [1000]
     for number in range(3):
-        recorder.executed([Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))], [])
+        recorder.executed([row(number)], [], (), [(number,)])
         recorder.committed()
     now[0] += 60_000
     for number in range(3, 7):
-        recorder.executed([Tuple((number,), 0, Source("numbers", 1, "default", ("n",)))], [])
+        recorder.executed([row(number)], [], (), [(number,)])
         recorder.committed()
     file.close()
     (tmp_path / f"{7:020d}-000001.part").unlink(missing_ok=True)
@@ -311,7 +315,7 @@ def test_a_desk_that_falls_behind_refuses_rather_than_waits(tmp_path: Path) -> N
     state = MemoryState(Codec())
     file, desk = SegmentFile(tmp_path, HEADER, LIMITS), ThreadedDesk(most_rows=0)
     recorder = Recorder(desk, file, state, LIMITS, lambda: 0)
-    recorder.executed([Tuple((1,), 0, Source("numbers", 1, "default", ("n",)))], [])
+    recorder.executed([row(1)], [], (), [(1,)])
     recorder.committed()
     desk.close([file])
     assert list(tmp_path.iterdir()) == []
@@ -325,7 +329,7 @@ def test_the_thread_writes_what_the_loop_hands_over(tmp_path: Path) -> None:
             Batch(
                 file,
                 Beginning(1, 0, None) if number == 1 else None,
-                [([Tuple((number,), 0, source)], {})],
+                [(source, [(number,)], {})],
                 1,
                 number,
             )

@@ -353,7 +353,8 @@ def test_a_shadow_that_falls_behind_skips_rows_and_counts_each_of_them(
 
     def give() -> None:
         nonlocal given
-        recorder.executed([Tuple((given,), 0, Source("words", 1, "default", ("n",)))] * 10, [])
+        rows = [Tuple((given,), 0, Source("words", 1, "default", ("n",)))] * 10
+        recorder.executed(rows, [], (), [each.values for each in rows])
         recorder.committed()
         given += 10
 

@@ -12,12 +12,15 @@ bolt, the spout, the timers and the commit. Storm has the same seam for users (I
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.data_plane.acking.pending import MessageOutcome
 from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.runner import FailedInput
+
+Values = tuple[Any, ...]
 
 
 class TaskObserver:
@@ -29,10 +32,15 @@ class TaskObserver:
     """
 
     def executed(
-        self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]
+        self,
+        tuples: Sequence[Tuple],
+        failures: Sequence[FailedInput],
+        waiting: Sequence[Tuple],
+        came: Sequence[Values],
     ) -> None:
         """Take note that these inputs of a bolt, or a tick, were executed together: some failed,
-        some wait for their ack, the rest is done.
+        some wait for their ack, the rest is done. User code may have changed lists among their
+        values: `came` has the values before, where an observer sees each input.
         """
 
     def settled_late(self, acked: Sequence[Tuple], failures: Sequence[FailedInput]) -> None:

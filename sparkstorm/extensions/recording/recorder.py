@@ -23,7 +23,7 @@ from sparkstorm.common.model.tuples import Source, Tuple
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.settings import ComponentSettings
 from sparkstorm.data_plane.executor.state import MemoryState
-from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.executor.task_observer import TaskObserver, Values
 from sparkstorm.extensions.recording.segments import (
     SEGMENTS,
     Beginning,
@@ -35,8 +35,10 @@ from sparkstorm.extensions.recording.segments import (
 
 COMPONENTS = "topology.record.components"
 FOLDER = "recorded"
-Noted = tuple[Sequence[Tuple], Mapping[int, str]]
-"""Tuples of one source that were executed together, and why some of them failed, by identity."""
+Noted = tuple[Source, Sequence[Values], Mapping[int, str]]
+"""Values of tuples of one source that were executed together, and why some of them failed, by
+place.
+"""
 MARK = Source("", 0, WATERMARK_STREAM, ("at_ms",))
 """Source of a noted watermark: up to when windows and timers were due."""
 # places of a task's clocks and marks, beside those of windows and timers
@@ -74,20 +76,14 @@ class Batch:
         self.file.take(self.beginning, map(self._call, self.noted), self.now_ms)
 
     def _call(self, noted: Noted) -> Call:
-        tuples, reasons = noted
+        source, values, failures = noted
         pack = self.file.codec.pack
-        source = tuples[0].source
-        failures = (
-            {place: reasons[id(t)] for place, t in enumerate(tuples) if id(t) in reasons}
-            if reasons
-            else {}
-        )
         return Call(
             self.now_ms,
             source.component,
             source.task,
             source.stream,
-            [pack(t.values) for t in tuples],
+            [pack(each) for each in values],
             failures,
         )
 
@@ -181,14 +177,24 @@ class Recorder(TaskObserver):
         self._begin_anew()
 
     def executed(
-        self, tuples: Sequence[Tuple], failures: Failures, waiting: Sequence[Tuple] = ()
+        self,
+        tuples: Sequence[Tuple],
+        failures: Failures,
+        waiting: Sequence[Tuple],
+        came: Sequence[Values],
     ) -> None:
-        self._noted.append((tuples, {id(tup): failure.text for tup, failure in failures}))
+        reasons = {id(tup): failure.text for tup, failure in failures}
+        by_place = {
+            place: reasons[id(tup)]
+            for place, tup in enumerate(tuples if reasons else ())
+            if id(tup) in reasons
+        }
+        self._noted.append((tuples[0].source, came, by_place))
 
     def fired(self, watermark_ms: int, count: int) -> None:
         if self._times is not None and (count or watermark_ms != self._mark):
             self._mark = watermark_ms
-            self._noted.append(([Tuple((watermark_ms,), 0, MARK)], {}))
+            self._noted.append((MARK, [(watermark_ms,)], {}))
 
     def committed(self) -> None:
         """Pass the noted rows, which are committed now, to the writer."""
@@ -197,7 +203,7 @@ class Recorder(TaskObserver):
         noted = self._noted
         self._noted = []
         now_ms = self._now_ms()
-        rows = sum(len(tuples) for tuples, _ in noted)
+        rows = sum(len(values) for _, values, _ in noted)
         if self._is_waiting or self._file.over >= self._number or not self._desk.has_room():
             self._lost += rows
             self._is_waiting = now_ms < self._file.rests_until_ms or not self._desk.has_room()

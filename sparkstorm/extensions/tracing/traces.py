@@ -22,7 +22,7 @@ from sparkstorm.common.model.values.tagged import to_json
 from sparkstorm.data_plane.acking.pending import MessageOutcome
 from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.runner import FailedInput
-from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.executor.task_observer import TaskObserver, Values
 from sparkstorm.data_plane.transport.keys import LOOKS, TRACE_BITS, trace_name
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
@@ -108,7 +108,11 @@ class _TaskTrace(TaskObserver):
         self._fresh: list[dict[str, object]] = []
 
     def executed(
-        self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]
+        self,
+        tuples: Sequence[Tuple],
+        failures: Sequence[FailedInput],
+        waiting: Sequence[Tuple],
+        came: Sequence[Values],
     ) -> None:
         """Note the sampled inputs among these."""
         found = [(tup, root) for tup in tuples for root in self._sampled(tup.roots)]

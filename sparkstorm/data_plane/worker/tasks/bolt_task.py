@@ -187,6 +187,8 @@ class BoltTask(Task):
         """Run tuples, new ones or held ones that are tried again; returns failed ones."""
         self.executed += len(tuples)
         epoch.rows += len(tuples)
+        codec = self.inbox.codec
+        came = [fresh(codec, tup.values) for tup in tuples] if self._is_watched else ()
         failures = (
             self.runner.execute_tuples(tuples)
             if self.watch is None
@@ -195,7 +197,7 @@ class BoltTask(Task):
         waiting = self.runner.unfinished(tuples)
         self.acked += len(tuples) - len(failures) - len(waiting)
         for observer in self.observers:
-            observer.executed(tuples, failures, waiting)
+            observer.executed(tuples, failures, waiting, came)
         self._hold_all(waiting)
         return failures
 
@@ -312,7 +314,7 @@ class BoltTask(Task):
         epoch.rows += 1
         failures = self.execute_tick(tick)
         for observer in self.observers:
-            observer.executed([tick], failures, ())
+            observer.executed([tick], failures, (), [tick.values])
         return [failure for _, failure in failures]
 
     def hold(self, held: PendingInput, failed: tuple[int, int] | None = None) -> None:

@@ -20,7 +20,7 @@ from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.data_plane.acking.pending import MessageOutcome
 from sparkstorm.data_plane.executor.emitter import Emitter, Route
 from sparkstorm.data_plane.executor.runner import FailedInput, ReportError, report_of
-from sparkstorm.data_plane.executor.task_observer import TaskObserver
+from sparkstorm.data_plane.executor.task_observer import TaskObserver, Values
 from sparkstorm.data_plane.executor.user_traceback import (
     USER_ERRORS,
     describe_error,
@@ -105,7 +105,11 @@ class TaskHooks(TaskObserver):
                 self._report(report_of(error, self._component, self._task))
 
     def executed(
-        self, tuples: Sequence[Tuple], failures: Sequence[FailedInput], waiting: Sequence[Tuple]
+        self,
+        tuples: Sequence[Tuple],
+        failures: Sequence[FailedInput],
+        waiting: Sequence[Tuple],
+        came: Sequence[Values],
     ) -> None:
         failed = {id(tup): failure for tup, failure in failures}
         open_ids = {id(tup) for tup in waiting}

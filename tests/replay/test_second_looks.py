@@ -1,0 +1,209 @@
+"""What executes, records or compares a bolt's input beside the run changes nothing that the run or
+the caller sees, and sees the input as it came.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.api import (
+    BasicOutputCollector,
+    Duration,
+    FoldingBolt,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+    Window,
+    WindowedBolt,
+)
+from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.topology import Topology
+from sparkstorm.data_plane.user_code.topology_code import pack_topology
+from sparkstorm.data_plane.user_code.trial import try_code
+from sparkstorm.extensions.recording.capsule_files import write_capsule
+from sparkstorm.extensions.recording.shadow import compare_versions
+from sparkstorm.extensions.recording.stepping.recorded import recorded
+from sparkstorm.extensions.recording.stepping.stepper import Stepper
+from sparkstorm.replay import open_capsule, replay_locally
+from sparkstorm.testing import (
+    CaptureBolt,
+    FeederSpout,
+    LocalCluster,
+    complete_topology,
+    find_nondeterminism,
+)
+from tests.replay.bolts import Source
+
+ROWS: list[list[Any]] = [[n, [n]] for n in range(6)]
+
+
+class Counting(StatefulBolt):
+    """Counts its calls in an attribute, a metric and a list of its state, and changes its input."""
+
+    outputs = ("items", "calls")
+
+    def __init__(self, calls: Any = None) -> None:
+        self.calls = [] if calls is None else calls
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.metric = context.counter("calls")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.calls.append(tup["number"])
+        self.metric.inc()
+        kept = self.state.get("kept", [])
+        kept.append(tup["number"])
+        self.state.put("kept", kept)
+        tup["items"].append("seen")
+        collector.emit((tup["items"], len(self.calls)))
+
+
+def topology_of(bolt: Any, capture: CaptureBolt | None = None) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("source", FeederSpout(("number", "items")))
+    builder.set_bolt("bolt", bolt).global_grouping("source")
+    if capture is not None:
+        builder.set_bolt("capture", capture).global_grouping("bolt")
+    return builder.build()
+
+
+def live(conf: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what a run has emitted, its state and its metric."""
+    spout, capture, builder = FeederSpout(("number", "items")), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("source", spout)
+    builder.set_bolt("bolt", Counting()).global_grouping("source")
+    builder.set_bolt("capture", capture).global_grouping("bolt")
+    with LocalCluster(draws_epochs=False) as cluster:
+        cluster.submit(builder.build(), conf)
+        for row in copy.deepcopy(ROWS):
+            spout.feed(row)
+        cluster.run_until_idle()
+        metrics = cluster.topology().metrics("bolt")
+        return capture.values, cluster.state("bolt"), metrics["calls"].value
+
+
+def recording_of(folder: Path) -> Path:
+    live({"topology.record.components": ["bolt"], "topology.record.directory": str(folder)})
+    (task,) = folder.glob("recorded/*/bolt/task-*")
+    return task
+
+
+def test_a_recorded_run_is_that_without_and_its_rows_are_recorded_as_they_came(
+    tmp_path: Path,
+) -> None:
+    recorded_conf = {
+        "topology.record.components": ["bolt"],
+        "topology.record.directory": str(tmp_path),
+    }
+    assert live(recorded_conf) == live({})
+    (task,) = tmp_path.glob("recorded/*/bolt/task-*")
+    rows = [each.values for part in recorded(task) for each in part.tuples]
+    assert rows == [tuple(row) for row in ROWS]
+
+
+def test_steps_change_neither_the_bolt_nor_what_they_are_given() -> None:
+    bolt = Counting()
+    topology, state, values = topology_of(bolt), {"kept": [9]}, [1, ["a"]]
+    steps = Stepper(topology, "bolt", state=state)
+    first, second = steps.execute(values, "source"), steps.execute(values, "source")
+    assert bolt.calls == [] and state == {"kept": [9]} and values == [1, ["a"]]
+    assert first.input.values == second.input.values == (1, ["a"])
+    assert [first.state, second.state] == [{"kept": [9, 1]}, {"kept": [9, 1, 1]}]
+    assert first.emitted == {"default": [(["a", "seen"], 1)]}
+
+
+class Fires(WindowedBolt):
+    """Empties its window, and then fails."""
+
+    outputs = ("n",)
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        for tup in window:
+            tup["items"].append("seen")
+        raise ValueError(repr([tup["items"] for tup in window]))
+
+
+class Folds(FoldingBolt):
+    """Empties its accumulator, and then fails."""
+
+    outputs = ("n",)
+
+    def initial(self) -> Any:
+        return []
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        return [*accumulator, tup["number"]]
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        window.value.append("seen")
+        raise ValueError(repr(window.value))
+
+
+class Fails(Counting):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        super().execute(tup, collector)
+        raise ValueError(repr([tup["items"], self.state.get("kept")]))
+
+
+def timed(bolt: Any) -> Any:
+    return bolt.with_tumbling_window(Duration.millis(100)).with_timestamp_field("number")
+
+
+@pytest.mark.parametrize("bolt", [Fails(), timed(Fires()), timed(Folds())], ids=repr)
+def test_a_capsule_can_be_stepped_again_and_again(bolt: Any, tmp_path: Path) -> None:
+    topology = topology_of(bolt)
+    conf = {"topology.max.retries": 0}
+    run = complete_topology(topology, {"source": copy.deepcopy(ROWS)}, conf=conf)
+    letter: DeadLetter = run.dead_letters[-1]
+    write_capsule(tmp_path / "x.capsule", letter)
+    capsule = open_capsule(tmp_path / "x.capsule")
+    before = repr(capsule.letter)
+    said = [str(capsule.step(topology).failure) for _ in range(3)]
+    assert len(set(said)) == 1 and "seen" in said[0]
+    assert repr(capsule.letter) == before
+
+
+def test_a_comparison_of_versions_changes_neither_the_topology_nor_its_objects(
+    tmp_path: Path,
+) -> None:
+    task = recording_of(tmp_path)
+    bolt = Counting()
+    code: tuple[bytes, dict[str, Any]] = (pack_topology(topology_of(bolt)), {})
+    for _ in range(2):
+        report = compare_versions(code, code, task)
+        assert (report.compared, report.different) == (len(ROWS), 0)
+    assert bolt.calls == []
+
+
+class Made(Counting):
+    """Notes where it is made from its bytes."""
+
+    made: list[Any] = []  # noqa: RUF012
+
+    def __setstate__(self, state: Any) -> None:
+        self.made.append(state)
+
+
+def test_a_trial_of_code_makes_its_instances_elsewhere() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("number", "items"))
+    builder.set_bolt("bolt", Made()).global_grouping("source")
+    try_code("wc", pack_topology(builder.build()))
+    assert Made.made == []
+
+
+def test_runs_of_a_test_and_replays_leave_the_topology_as_it_was() -> None:
+    bolt = Counting()
+    topology, rows = topology_of(bolt), copy.deepcopy(ROWS)
+    runs = [complete_topology(topology, {"source": rows}) for _ in range(2)]
+    replays = [replay_locally(topology, {"source": rows}) for _ in range(2)]
+    find_nondeterminism(topology, {"source": rows}, via="replay")
+    assert bolt.calls == [] and rows == ROWS
+    assert runs[0].values("bolt") == runs[1].values("bolt")
+    assert replays[0].outputs == replays[1].outputs
+    assert replays[0].states == replays[1].states == {"bolt": {"kept": list(range(6))}}
