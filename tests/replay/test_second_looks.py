@@ -207,3 +207,63 @@ def test_runs_of_a_test_and_replays_leave_the_topology_as_it_was() -> None:
     assert runs[0].values("bolt") == runs[1].values("bolt")
     assert replays[0].outputs == replays[1].outputs
     assert replays[0].states == replays[1].states == {"bolt": {"kept": list(range(6))}}
+
+
+class FromShared(FoldingBolt):
+    """Begins each window with one list, which it changes in place; each third call fails."""
+
+    outputs = ("numbers",)
+
+    def __init__(self) -> None:
+        self.nothing: list[int] = []
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.calls = 0
+
+    def initial(self) -> Any:
+        return self.nothing
+
+    def fold(self, accumulator: Any, tup: Tuple) -> Any:
+        accumulator.append(tup["number"])
+        self.calls += 1
+        if self.calls % 3 == 1:
+            raise ValueError("each third")
+        return accumulator
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((sorted(window.value),))
+
+
+class MergesShared(FromShared):
+    def merge(self, one: Any, other: Any) -> Any:
+        one.extend(other)
+        return one
+
+
+@pytest.mark.parametrize("kind", [FromShared, MergesShared])
+@pytest.mark.parametrize("shape", ["tumbling", "sliding", "sessions"])
+def test_the_value_with_which_windows_begin_belongs_to_none_of_them(
+    kind: type[FromShared], shape: str
+) -> None:
+    if shape == "sessions" and kind is FromShared:
+        return
+    length, half = Duration.millis(4), Duration.millis(2)
+    bolt = kind()
+    shaped = {
+        "tumbling": lambda: bolt.with_tumbling_window(length),
+        "sliding": lambda: bolt.with_window(length, half),
+        "sessions": lambda: bolt.with_session_window(half),
+    }[shape]()
+    topology = topology_of(shaped.with_timestamp_field("number"))
+    rows: list[list[Any]] = [[n, []] for n in (0, 1, 2, 3, 9, 10)]
+    windows = {
+        "tumbling": [[0, 1, 2, 3], [9, 10]],
+        "sliding": [[0, 1], [0, 1, 2, 3], [2, 3], [9], [9, 10], [10]],
+        "sessions": [[0, 1, 2, 3], [9, 10]],
+    }[shape]
+    wanted = [[each] for each in windows]
+    conf = {"topology.max.retries": 9, "topology.retry.backoff.ms": 1}
+    run = complete_topology(topology, {"source": rows}, conf=conf)
+    assert sorted(map(list, run.values("bolt"))) == sorted(wanted)
+    replayed = replay_locally(topology, {"source": rows}, conf=conf).outputs["bolt"]
+    assert sorted(map(list, replayed)) == sorted(wanted)

@@ -6,6 +6,8 @@ undone, but misses none.
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,6 +18,7 @@ from sparkstorm.common.windowing.store import Key, Store
 FindSource = Callable[[int, str], Source]
 Cell = tuple[int, Key]
 _NOTHING: Any = object()
+_CHANGEABLE = (list, dict, set, bytearray, deque)
 
 
 @dataclass(slots=True)
@@ -62,6 +65,18 @@ class Fold:
     initial: Callable[[], Any]
     fold: Callable[[Any, Tuple], Any]
     merge: Callable[[Any, Any], Any] | None = None
+
+
+def own_initial(initial: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a user's `initial` whose lists and mappings are copies: a fold may change them in
+    place, and they may be an attribute that all windows and tries would share.
+    """
+
+    def begun() -> Any:
+        value = initial()
+        return copy.deepcopy(value) if isinstance(value, _CHANGEABLE) else value
+
+    return begun
 
 
 class Folded:

@@ -21,7 +21,13 @@ from sparkstorm.common.windowing.sessions import Sessions
 from sparkstorm.common.windowing.settings import TimeSettings
 from sparkstorm.common.windowing.timers import TimerTable
 from sparkstorm.common.windowing.watermarks import LAST_MS
-from sparkstorm.common.windowing.window_contents import Collected, FindSource, Fold, Folded
+from sparkstorm.common.windowing.window_contents import (
+    Collected,
+    FindSource,
+    Fold,
+    Folded,
+    own_initial,
+)
 from sparkstorm.common.windowing.window_math import Layout
 from sparkstorm.common.windowing.windows import TimeWindows, Windows
 from sparkstorm.data_plane.executor.state import MemoryState
@@ -137,7 +143,7 @@ def make_windows(
     fold = None
     if isinstance(bolt, FoldingBolt):
         has_merge = type(bolt).merge is not FoldingBolt.merge
-        fold = Fold(bolt.initial, bolt.fold, bolt.merge if has_merge else None)
+        fold = Fold(own_initial(bolt.initial), bolt.fold, bolt.merge if has_merge else None)
     if shape.kind == "session":
         return Sessions(
             shape.length, times, fold or Collected(times, find_source), settings.lateness_ms

@@ -15,7 +15,7 @@ from sparkstorm.common.model.topology import TICK_STREAM
 from sparkstorm.common.model.tuples import Tuple, tuples_of
 from sparkstorm.common.windowing.settings import TimeSettings
 from sparkstorm.common.windowing.watermarks import LAST_MS
-from sparkstorm.common.windowing.window_contents import Content
+from sparkstorm.common.windowing.window_contents import Content, own_initial
 from sparkstorm.common.windowing.windows import Firing, TimeWindows
 from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.runner import FailedInput
@@ -86,7 +86,10 @@ class FoldingRunner(TimedRunner):
         mark = len(undo)
         try:
             begun = self._times.fold_cells(
-                rows if type(rows) is list else list(rows), cells, bolt.initial, bolt.fold
+                rows if type(rows) is list else list(rows),
+                cells,
+                own_initial(bolt.initial),
+                bolt.fold,
             )
         except USER_ERRORS as error:
             raise_out_of_memory(error)
