@@ -25,9 +25,11 @@ export function Graph({ topology }) {
     ${Object.entries(graph.edges).map(([key, edge]) => {
       const per_s = flow(edge), dim = lit && !(lit.has(edge.sender) && lit.has(edge.receiver)) ? "dim" : "";
       const anchor = edge.back ? "start" : edge.sender === edge.receiver ? "middle" : "end";
+      // Below the rate where there is room, else behind it: edges that end together are a line apart.
+      const isAlone = Object.values(graph.edges).filter((other) => other.receiver === edge.receiver).length === 1;
       return html`<g key=${key} class=${dim}><path class="edge" d=${edge.d} stroke-width=${1.2 + Math.log10(1 + (per_s || 0)) * 0.7} stroke-dasharray=${edge.back ? "5 4" : "none"} marker-end="url(#arrow)" />
-        <text class="soft label" x=${edge.x} y=${edge.y} text-anchor=${anchor}>${rate(per_s)}<title>${edge.label}</title></text>
-        ${Object.values(graph.edges).filter((other) => other.receiver === edge.receiver).length === 1 && html`<text class="soft label" x=${edge.x} y=${edge.y + 20} text-anchor=${anchor}>${edge.label}</text>`}</g>`;
+        <text class="soft label" x=${edge.x} y=${edge.y} text-anchor=${anchor}>${isAlone ? rate(per_s) : `${edge.label}, ${rate(per_s)}`}<title>${edge.label}</title></text>
+        ${isAlone && html`<text class="soft label" x=${edge.x} y=${edge.y + 20} text-anchor=${anchor}>${edge.label}</text>`}</g>`;
     })}
     ${graph.order.map((name) => {
       const each = topology.components[name], box = graph.boxes[name], share = each?.window?.busy;
@@ -40,7 +42,7 @@ export function Graph({ topology }) {
         <rect class="box" width=${graph.wide} height=${graph.tall} rx="9" />
         <text class="name" x="12" y="22">${name.length > 14 ? name.slice(0, 8) + "…" + name.slice(-5) : name}</text>
         <text class="soft" x=${graph.wide - 12} y="22" text-anchor="end">×${each.executors}</text>
-        <text class="soft" x="12" y="41">${percent(share)} busy</text><text class="soft" x=${graph.wide - 12} y="41" text-anchor="end">${each.faults.length ? "▲ " + each.faults[0] : wait}</text>
+        <text class="soft" x="12" y="41">${percent(share)}${(each.faults[0] || "").length > 9 ? "" : " busy"}</text><text class="soft" x=${graph.wide - 12} y="41" text-anchor="end">${each.faults.length ? "▲ " + each.faults[0] : wait}</text>
         <rect class="trackfill" x="12" y="48" width=${graph.wide - 24} height="8" rx="4" /><rect class="f${step(share)}" x="12" y="48" width=${(graph.wide - 24) * Math.min(1, share || 0)} height="8" rx="4" />
         ${held(each) > 0.1 && html`<rect x="12" y="57" width=${graph.wide - 24} height="5" fill="url(#hatch)" />`}</g>`;
     })}</svg></div><${Legend} />`;
