@@ -33,6 +33,9 @@ from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.insight.reading import JUDGED_MS
 from sparkstorm.data_plane.transport.base import Reader
 from sparkstorm.data_plane.transport.reader import RedisReader, is_kept_in
+from sparkstorm.data_plane.user_code.attachments import read_attachments
+from sparkstorm.data_plane.user_code.local_modules import named_in, pack_sources
+from sparkstorm.data_plane.user_code.topology_code import classes_in, modules_of, pack_topology
 
 
 class TopologyReader(Reader, Protocol):
@@ -203,9 +206,6 @@ def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str
     """Return the bytes of a topology with the modules that workers do not have, its files and its
     archives.
     """
-    from sparkstorm.data_plane.user_code.attachments import read_attachments
-    from sparkstorm.data_plane.user_code.local_modules import named_in, pack_sources
-    from sparkstorm.data_plane.user_code.topology_code import classes_in, modules_of, pack_topology
 
     modules = modules_of(topology) if by_value is None else by_value
     check_serializers(SubmissionSettings.of(conf).serializers, modules)

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.client.access import ClusterAccess, here
 from sparkstorm.client.dead_letters import StoredLetters, stored_in
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.client.request_client import Progress
 from sparkstorm.client.service import NimbusService
+from sparkstorm.client.submission import CellsSeeding, SubmitOptions, sow
 from sparkstorm.common.config import Conf
 from sparkstorm.common.errors import NotAliveError
 from sparkstorm.common.model.assignment import NamedBlob, SupervisorInfo, WorkerSlot
@@ -25,10 +26,9 @@ from sparkstorm.common.settings import SubmissionSettings
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.control_plane.cluster.store_choice import STORE, choose_stores
 from sparkstorm.control_plane.cluster.storm_state import StormState
-
-if TYPE_CHECKING:
-    from sparkstorm.client.submission import SubmitOptions
-    from sparkstorm.data_plane.checkpoint.restore import Seeds
+from sparkstorm.data_plane.checkpoint.files import read_checkpoint
+from sparkstorm.data_plane.checkpoint.restore import Seeds
+from sparkstorm.data_plane.transport.initial_state import RedisSeeding
 
 
 class ClusterClient(ClusterAccess):
@@ -182,8 +182,6 @@ class ClusterClient(ClusterAccess):
         `by_value` names modules that travel as they are in memory (default: those that define the
         components and are not installed); the local modules that they import travel as sources.
         """
-        from sparkstorm.data_plane.checkpoint.files import read_checkpoint
-        from sparkstorm.data_plane.checkpoint.restore import Seeds
 
         self.require_writer()
         conf = conf or {}
@@ -301,8 +299,6 @@ class ClusterClient(ClusterAccess):
         topology_id: str,
         component_by_task: Mapping[int, str],
     ) -> None:
-        from sparkstorm.client.submission import CellsSeeding, sow
-        from sparkstorm.data_plane.transport.initial_state import RedisSeeding
 
         settings = SubmissionSettings.of(conf)
         stores = (settings.store or "").split(",") if settings.cells > 1 else [settings.store or ""]

@@ -159,7 +159,7 @@ class StoredLetters:
         """Return id, task and frame of a letter; StoreInconsistentError when it does not fit the
         topology.
         """
-        from sparkstorm.data_plane.transport.frames import encode_replayed
+        from sparkstorm.data_plane.transport.frames import encode_replayed  # needs numpy
 
         letter = decoded(data)
         if letter is None:

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.access import ClusterAccess, TopologyReader
 from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.client.looks.stacks import Stacks
+from sparkstorm.client.looks.stacks import look as look_at_stacks
 from sparkstorm.client.looks.taps import Sample, samples
+from sparkstorm.client.looks.traces import Trace, bits_for
+from sparkstorm.client.looks.traces import look as look_at_traces
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
+from sparkstorm.client.savepoints import SavepointSource, write_in_time
+from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.worker_problems import worker_problems
 from sparkstorm.common.errors import IllegalTransitionError, NotAliveError, StoreUnavailableError
 from sparkstorm.common.extension_points import extensions_at
@@ -32,9 +38,6 @@ from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge
 
 if TYPE_CHECKING:
     from sparkstorm.client.looks.journey import Journeys
-    from sparkstorm.client.looks.stacks import Stacks
-    from sparkstorm.client.looks.traces import Trace
-    from sparkstorm.client.savepoints import SavepointSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +189,6 @@ class TopologyHandle:
             raise ValueError(
                 f"{self.name} has no component '{component}', only {', '.join(sorted(known))}"
             )
-        from sparkstorm.client.state_frames import state_frame
 
         return state_frame(self._source().stored(component), spark)
 
@@ -225,7 +227,7 @@ class TopologyHandle:
     @property
     def journeys(self) -> Journeys:
         """Its messages: those that are open, and what the store keeps of one."""
-        from sparkstorm.client.looks.journey import Journeys
+        from sparkstorm.client.looks.journey import Journeys  # needs numpy
 
         outline = self._state.read_outline(self.topology_id)
         if outline is None:
@@ -241,26 +243,22 @@ class TopologyHandle:
         `emitted_per_s` of its spouts, as the read model has it, decides how large the sample may
         be.
         """
-        from sparkstorm.client.looks.traces import bits_for, look
-
         self._cluster.require_writer()
         workers = map(str, self.slots())
-        return look(self._reader, seconds, bits_for(emitted_per_s), workers)
+        return look_at_traces(self._reader, seconds, bits_for(emitted_per_s), workers)
 
     def stacks(self, slot: str, seconds: float = 5.0) -> Stacks:
         """Return the stacks of the worker in a slot ("node:port"), sampled for so many seconds.
 
         NotAliveError names the workers there are; StoreUnavailableError when it does not answer.
         """
-        from sparkstorm.client.looks.stacks import look
-
         self._cluster.require_writer()
         known = sorted(map(str, self.slots()))
         if slot not in known:
             raise NotAliveError(
                 f"{self.topology_id} has no worker {slot:.80}, only {', '.join(known) or 'none'}"
             )
-        return look(self._reader, slot, seconds)
+        return look_at_stacks(self._reader, slot, seconds)
 
     def tasks(self) -> Mapping[int, TaskInfo]:
         """Return component and kind of every task; fixed for a topology's life."""
@@ -410,8 +408,6 @@ class TopologyHandle:
         Spouts rest meanwhile; then they go on, unless `is_last`: the topology is killed.
         CheckpointError names what is still under way after `patience_secs`, and changes nothing.
         """
-        from sparkstorm.client.savepoints import write_in_time
-
         status = self.status()
         if status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
             raise NotAliveError(
@@ -512,8 +508,6 @@ class TopologyHandle:
     # -- inside ------------------------------------------------------------------------------------
 
     def _source(self) -> SavepointSource:
-        from sparkstorm.client.savepoints import SavepointSource
-
         return SavepointSource(self.tasks(), self._reader)
 
     def _merged(self) -> Progress:

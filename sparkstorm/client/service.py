@@ -11,7 +11,7 @@ import contextlib
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.client.request_client import (
     PendingRequest,
@@ -21,6 +21,7 @@ from sparkstorm.client.request_client import (
     client_name,
     wait_in_real_time,
 )
+from sparkstorm.client.submission import Seed, SubmitOptions, prepare, wait_copies
 from sparkstorm.common.clock import Clock
 from sparkstorm.common.errors import (
     AlreadyAliveError,
@@ -51,12 +52,15 @@ from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.topology import Topology, validate_name
 from sparkstorm.common.model.upgrade import UpgradeOptions
 from sparkstorm.common.settings import SubmissionSettings, UpgradeSettings
+from sparkstorm.control_plane.blobs.named_store import NamedBlobStore
 from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
+from sparkstorm.control_plane.cluster.request_checks import (
+    check_shadowed,
+    check_upgraded_outline,
+    checked_rebalance,
+    upgrade_options,
+)
 from sparkstorm.control_plane.cluster.storm_state import StormState
-
-if TYPE_CHECKING:
-    from sparkstorm.client.submission import Seed, SubmitOptions
-    from sparkstorm.control_plane.blobs.named_store import NamedBlobStore
 
 
 class NimbusService:
@@ -213,8 +217,6 @@ class NimbusService:
         """Make a request to rebalance, its options checked against what runs under that name
         now.
         """
-        from sparkstorm.control_plane.cluster.request_checks import checked_rebalance
-
         base = self.require(name, topology_id)
         checked = checked_rebalance(name, options, self._outline(base), self._conf)
         wait_ms = _millis(name, wait_secs)
@@ -280,8 +282,6 @@ class NimbusService:
 
     def named_blobs(self) -> NamedBlobStore:
         """Return the blobs with names of this cluster."""
-        from sparkstorm.control_plane.blobs.named_store import NamedBlobStore
-
         return NamedBlobStore(self._state, self._blobs, self._clock, client_name())
 
     def _prepare(
@@ -290,8 +290,6 @@ class NimbusService:
         """Check name, configuration and topology, once; a new id, the topology's own configuration
         and its outline.
         """
-        from sparkstorm.client.submission import prepare
-
         topology_id = (
             f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
         )
@@ -307,12 +305,6 @@ class NimbusService:
 
         Its first batch of workers, chosen by topology.upgrade.* (S0.6), restarts with the new code.
         """
-        from sparkstorm.client.submission import prepare
-        from sparkstorm.control_plane.cluster.request_checks import (
-            check_shadowed,
-            check_upgraded_outline,
-            upgrade_options,
-        )
 
         validate_name(name)
         running = self.require(name)
@@ -348,8 +340,6 @@ class NimbusService:
         self.ask(RequestKind.ROLLBACK_UPGRADE, name, topology_id)
 
     def _check_options(self, name: str, options: SubmitOptions | None) -> SubmitOptions:
-        from sparkstorm.client.submission import SubmitOptions
-
         options = options or SubmitOptions()
         if options.status not in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE):
             raise InvalidTopologyError(
@@ -417,8 +407,6 @@ class NimbusService:
         **details: Any,
     ) -> Request:
         """Store code, configuration and outline; make the request that names them."""
-        from sparkstorm.client.submission import wait_copies
-
         topology_id = base.topology_id
         now_ms = self._clock.now_ms()
         code_key = self._blobs.put(code, now_ms)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sparkstorm.common.model import compiled
-from sparkstorm.data_plane.acking import DictLedger, TableLedger, TreeBatches
+from sparkstorm.data_plane.acking.ledger import DictLedger
+from sparkstorm.data_plane.acking.table_ledger import TableLedger
+from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 from tests.acking.messages import MakeLedger
 
 

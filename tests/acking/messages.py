@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from sparkstorm.data_plane.acking import Ledger, Settled, TreeBatches
+from sparkstorm.data_plane.acking.batch import Settled
 from sparkstorm.data_plane.acking.journal import replay
+from sparkstorm.data_plane.acking.table_ledger import Ledger
+from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 
 AnyLedger: TypeAlias = Ledger | TreeBatches
 MakeLedger: TypeAlias = Callable[[], AnyLedger]

@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from sparkstorm.common.errors import MalformedFrameError
-from sparkstorm.data_plane.acking import DictLedger
+from sparkstorm.data_plane.acking.ledger import DictLedger
 from tests.acking.messages import AnyLedger, MakeLedger, ack, acked, fail, failed, init, rows_of
 
 TASK = 5

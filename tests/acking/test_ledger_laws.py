@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sparkstorm.common.errors import MalformedFrameError
-from sparkstorm.data_plane.acking import DictLedger, Ledger, new_ledger
+from sparkstorm.data_plane.acking.ledger import DictLedger
+from sparkstorm.data_plane.acking.table_ledger import Ledger, new_ledger
 from tests.acking.messages import MakeLedger, ack, acked, fail, failed, init
 
 ROOT, SPOUT_TASK, OTHER_TASK = 77, 5, 6

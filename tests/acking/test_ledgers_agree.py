@@ -18,8 +18,9 @@ from hypothesis.stateful import (
 )
 
 from sparkstorm.common.model import compiled
-from sparkstorm.data_plane.acking import DictLedger, Ledger, TableLedger
 from sparkstorm.data_plane.acking.batch import columns_of
+from sparkstorm.data_plane.acking.ledger import DictLedger
+from sparkstorm.data_plane.acking.table_ledger import Ledger, TableLedger
 from tests.acking.messages import acked, failed, rows_of
 
 # Few roots and few values: batches meet, values return to 0, roots come again.

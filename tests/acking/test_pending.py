@@ -13,8 +13,7 @@ import pytest
 from sparkstorm.common.errors import MalformedFrameError
 from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.common.model.roots import batch_root, split, tree_root
-from sparkstorm.data_plane.acking import MessageOutcome, Pending
-from sparkstorm.data_plane.acking.pending import open_messages
+from sparkstorm.data_plane.acking.pending import MessageOutcome, Pending, open_messages
 
 FAILED = Failure(FailureKind.FAILED, "no", "bolt", 3)
 

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from sparkstorm.data_plane.acking import AdaptiveLimit, Pending
+from sparkstorm.data_plane.acking.pending import Pending
 from sparkstorm.data_plane.acking.pending_limit import (
     _LEAST_TREES,
     FIRST,
@@ -22,6 +22,7 @@ from sparkstorm.data_plane.acking.pending_limit import (
     MOST,
     TARGET_MS,
     WINDOW_MS,
+    AdaptiveLimit,
 )
 
 

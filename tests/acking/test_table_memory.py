@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparkstorm.common.model import compiled
-from sparkstorm.data_plane.acking import TableLedger
+from sparkstorm.data_plane.acking.table_ledger import TableLedger
 
 
 @pytest.mark.skipif(compiled.core is None, reason=compiled.description)

@@ -8,7 +8,10 @@ import pytest
 
 from sparkstorm.common.model import compiled
 from sparkstorm.common.model.roots import batch_root, split
-from sparkstorm.data_plane.acking import DictLedger, Ledger, Settled, TableLedger, TreeBatches
+from sparkstorm.data_plane.acking.batch import Settled
+from sparkstorm.data_plane.acking.ledger import DictLedger
+from sparkstorm.data_plane.acking.table_ledger import Ledger, TableLedger
+from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 from tests.acking.messages import ack, acked, fail, failed, init
 
 BATCH = batch_root(7 << 10)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.data_plane.acking import DictLedger, Ledger, new_ledger
+from sparkstorm.data_plane.acking.ledger import DictLedger
+from sparkstorm.data_plane.acking.table_ledger import Ledger, new_ledger
 
 SPOUT_TASK = 3
 Message = tuple[str, int, int]

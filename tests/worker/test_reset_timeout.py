@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import Tuple
-from sparkstorm.data_plane.acking import Pending
+from sparkstorm.data_plane.acking.pending import Pending
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.worker.building import Collecting, chain
 

@@ -21,9 +21,9 @@ from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.common.model.roots import batch_of, is_batch, split, split_roots
 from sparkstorm.common.model.tuples import Roots, Source, Tuple, each_root, union_roots
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.data_plane.acking import Pending, TreeBatches
 from sparkstorm.data_plane.acking.new_trees import NewTrees
-from sparkstorm.data_plane.acking.pending import open_messages
+from sparkstorm.data_plane.acking.pending import Pending, open_messages
+from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 from sparkstorm.data_plane.transport.frames import (
     AckerMessages,
     RowFrame,

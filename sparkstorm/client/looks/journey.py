@@ -33,6 +33,7 @@ from sparkstorm.data_plane.acking.pending import MessageOutcome, Pending
 from sparkstorm.data_plane.task_kit.held import unpack_held
 from sparkstorm.data_plane.task_kit.journal import whole_and_deltas
 from sparkstorm.data_plane.transport.base import TaskInputs, entry_order
+from sparkstorm.data_plane.transport.frames import ROWS, RowFrame, decode, kind_of
 
 MOST_ENTRIES = 500
 """Entries of one task's stream that are looked at: an entry holds 8,192 rows at most."""
@@ -258,8 +259,6 @@ class Journeys:
         yield from self._waiting(root, task, component, found)
 
     def _waiting(self, root: int, task: int, component: str, found: TaskInputs) -> Iterator[Stay]:
-        from sparkstorm.data_plane.transport.frames import ROWS, RowFrame, decode, kind_of
-
         for part in found.foreign:
             yield from self._waiting(root, task, component, part)
         passed = entry_order(found.cursor.entry)

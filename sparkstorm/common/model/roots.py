@@ -19,6 +19,10 @@ from collections.abc import Sequence
 
 from sparkstorm.common.model.tuples import Roots
 
+ID_LIMIT = 1 << 63
+"""Ids of roots and edges, and so every XOR of them, are below this; a root is never 0, which marks
+an empty place.
+"""
 PLACES = 1 << 10
 """Members that a batch may have."""
 SPLIT = 3 << 61

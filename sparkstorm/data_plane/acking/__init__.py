@@ -20,23 +20,3 @@ columns.
 
 A tree, or a batch of trees, has a root id: `tree_batches.TreeBatches` keeps a ledger with batches.
 """
-
-from sparkstorm.data_plane.acking.batch import Settled
-from sparkstorm.data_plane.acking.ledger import DictLedger
-from sparkstorm.data_plane.acking.pending import Completion, MessageOutcome, Pending
-from sparkstorm.data_plane.acking.pending_limit import AdaptiveLimit
-from sparkstorm.data_plane.acking.table_ledger import Ledger, TableLedger, new_ledger
-from sparkstorm.data_plane.acking.tree_batches import TreeBatches
-
-__all__ = [
-    "AdaptiveLimit",
-    "Completion",
-    "DictLedger",
-    "Ledger",
-    "MessageOutcome",
-    "Pending",
-    "Settled",
-    "TableLedger",
-    "TreeBatches",
-    "new_ledger",
-]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.roots import ID_LIMIT
 
 Roots: TypeAlias = NDArray[np.uint64]
 Tasks: TypeAlias = NDArray[np.int32]
@@ -22,10 +23,6 @@ Inits: TypeAlias = tuple[Column, Column, Column]
 Acks: TypeAlias = tuple[Column, Column]
 """Roots, values."""
 
-ID_LIMIT = 1 << 63
-"""Ids of roots and edges, and so every XOR of them, are below this; a root is never 0, which marks
-an empty place.
-"""
 TASK_LIMIT = 1 << 31
 STREAMS = ("__ack_init", "__ack_ack", "__ack_fail")
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkstorm.common.errors import MalformedFrameError
-from sparkstorm.data_plane.acking.batch import ID_LIMIT, Roots, Tasks
+from sparkstorm.common.model.roots import ID_LIMIT
+from sparkstorm.data_plane.acking.batch import Roots, Tasks
 
 UNKNOWN_TASK = -1
 """In place of the spout task of a root whose ack came before its init (S1.18)."""

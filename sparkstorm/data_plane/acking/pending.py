@@ -24,8 +24,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sparkstorm.common.errors import MalformedFrameError
 from sparkstorm.common.model.failure import Failure, FailureKind
-from sparkstorm.common.model.roots import PLACES, SPLIT, batch_of, is_batch, place_of, split
-from sparkstorm.data_plane.acking.batch import ID_LIMIT
+from sparkstorm.common.model.roots import (
+    ID_LIMIT,
+    PLACES,
+    SPLIT,
+    batch_of,
+    is_batch,
+    place_of,
+    split,
+)
 from sparkstorm.data_plane.acking.pending_limit import AdaptiveLimit
 
 Delta: TypeAlias = list[list[Any]]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkstorm.common.model.compiled import core
+from sparkstorm.common.model.roots import ID_LIMIT
 from sparkstorm.data_plane.acking.batch import (
-    ID_LIMIT,
     NO_ACKS,
     NO_INITS,
     NO_ROOTS,

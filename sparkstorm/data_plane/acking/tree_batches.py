@@ -20,9 +20,8 @@ from itertools import chain
 
 import numpy as np
 
-from sparkstorm.common.model.roots import SPLIT, batch_of
+from sparkstorm.common.model.roots import ID_LIMIT, SPLIT, batch_of
 from sparkstorm.data_plane.acking.batch import (
-    ID_LIMIT,
     NO_ACKS,
     NO_INITS,
     Acks,

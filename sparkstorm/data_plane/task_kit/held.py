@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from sparkstorm.common.errors import MalformedFrameError, StoreInconsistentError
 from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.roots import ID_LIMIT
 from sparkstorm.common.model.tuples import Roots, Source, Tuple
 from sparkstorm.common.model.values.codec import KEYS, Codec
-from sparkstorm.data_plane.transport.frames import ID_LIMIT, Row
+from sparkstorm.data_plane.transport.frames import Row
 
 _VALUES = itemgetter(0)
 

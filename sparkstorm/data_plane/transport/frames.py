@@ -28,7 +28,7 @@ import numpy.typing as npt
 from sparkstorm.common.errors import MalformedFrameError
 from sparkstorm.common.model.compiled import core
 from sparkstorm.common.model.failure import Failure, pack_failures, unpack_failures
-from sparkstorm.common.model.roots import tracked
+from sparkstorm.common.model.roots import ID_LIMIT, tracked
 from sparkstorm.common.model.tuples import Roots, Source, each_root
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.transport.batch_columns import pack_columns, unpack_columns
@@ -61,7 +61,6 @@ MAX_FRAME_BYTES = 64 << 20
 # A sender cuts at 8,192 rows. The number in the frame is the sender's claim, and lists are made by
 # it: columns of nothing would cost no bytes otherwise.
 MAX_ROWS = 1 << 20
-ID_LIMIT = 1 << 63  # roots and edge ids, and so every XOR of them, are below
 TASK_LIMIT = 1 << 31
 # Of a frame's values. Only a frame of one large row can take so much: packed values of a few bytes
 # may unfold to far more, and are weighed before they are unpacked.

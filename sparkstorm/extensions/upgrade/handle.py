@@ -13,6 +13,7 @@ from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.topology import MASTER, Topology
 from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeOptions, UpgradeStage, code_text
+from sparkstorm.data_plane.user_code.trial import try_code
 from sparkstorm.extensions.upgrade.gray_upgrade import classify, confirmed, upgradable
 from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures, shadow_figures
 from sparkstorm.extensions.upgrade.state import GrayUpgradeState
@@ -82,8 +83,6 @@ class Upgrades:
         process first. InvalidTopologyError when it does not open, or when it has other components,
         tasks, inputs or fields; IllegalTransitionError unless the topology is ACTIVE.
         """
-        from sparkstorm.data_plane.user_code.trial import try_code
-
         self._cluster.requests.require(self._name, self.topology_id)
         options = {
             "topology.upgrade.force": is_forced,
