@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.client.submission import SubmitOptions
+from sparkstorm.client.request_client import SubmitOptions
 from sparkstorm.common.config import merge
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.topology import Topology

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.topologies import word_count
-from sparkstorm.client.submission import SubmitOptions
+from sparkstorm.client.request_client import SubmitOptions
 from sparkstorm.common.config import merge
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.driver.cluster import Cluster

@@ -135,34 +135,38 @@ LAZY = {
     "werkzeug",
 }
 DRIVER_LIBRARIES = {"redis", "kazoo"}
-# the entry points parse arguments and read files, and tests run without Spark, before they import
-# what brings Spark along
+# modules of the package that another entry imports inside functions, since they bring something of
+# those along, or an optional package; at most 25 such imports in all
+MOST_LAZY = 25
 LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
-    # the checks of doctor work where pyspark is not installed; a job is read and shown without the
-    # clients of stores, which what submits needs
+    # Spark: the checks of doctor work where it is not installed, and a job for another cluster
+    # needs none
     "driver": (
-        "sparkstorm.driver.",
         "sparkstorm.common.spark_versions",
-        "sparkstorm.client.submission",
+        "sparkstorm.driver.hosting.spark",
+        "sparkstorm.driver.own_cluster",
     ),
-    # what submits, writes savepoints, packs code or puts tuples back: who only looks starts without
-    # it
+    # the API, numpy, all schedulers: who only looks starts without them
     "client": (
-        "sparkstorm.control_plane.blobs.",
-        "sparkstorm.data_plane.user_code.",
-        "sparkstorm.data_plane.checkpoint.",
         "sparkstorm.client.looks.journey",
-        "sparkstorm.client.savepoints",
-        "sparkstorm.client.looks.stacks",
         "sparkstorm.client.state_frames",
         "sparkstorm.client.submission",
-        "sparkstorm.client.looks.traces",
+        "sparkstorm.control_plane.blobs.named_store",
         "sparkstorm.control_plane.cluster.request_checks",
+        "sparkstorm.data_plane.checkpoint.restore",
         "sparkstorm.data_plane.transport.frames",
-        "sparkstorm.data_plane.transport.initial_state",
     ),
-    "cli": ("sparkstorm.", "yaml"),
-    "extensions": "sparkstorm.data_plane.",
+    # arrays, Spark, optional packages; what completes words and refuses Ctrl-C during imports
+    "cli": (
+        "sparkstorm.cli.__main__",
+        "sparkstorm.cli.top",
+        "sparkstorm.client",
+        "sparkstorm.driver.machine_checks",
+        "sparkstorm.extensions.laboratory",
+        "sparkstorm.extensions.recording",
+        "sparkstorm.web.serve",
+        "yaml",
+    ),
     "testing": "sparkstorm.replay",
     "web": "sparkstorm.web.otlp",
 }
@@ -394,6 +398,16 @@ def test_imports_stand_at_the_top_unless_they_are_slow_and_rare(path: Path) -> N
     for module, is_inner, line in imports_of(path):
         fine = not is_inner or module.split(".")[0] in allowed or module.startswith(lazy_within)
         assert fine, f"{names_of(path)}:{line}: {module} inside a function"
+
+
+def test_few_modules_of_the_package_are_imported_inside_functions() -> None:
+    found = [
+        f"{names_of(path)}:{line}: {module}"
+        for path in FILES
+        for module, is_inner, line in imports_of(path)
+        if is_inner and module.startswith("sparkstorm.")
+    ]
+    assert len(found) <= MOST_LAZY, found
 
 
 def own_imports(path: Path) -> Iterator[str]:

@@ -4,58 +4,112 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from itertools import chain
+from typing import NoReturn
 
 from sparkstorm import __version__
 from sparkstorm.cli.common import FAILED, Verb
+from sparkstorm.cli.completion import complete
 from sparkstorm.cli.terminal import escape_unknown, show
 from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.model import compiled
 from sparkstorm.common.model.names import shown
+from sparkstorm.common.stores.contexts import file_of_context
 
 _INTERRUPTED = 130
 _HELP_COLUMN = 16
 _UNKNOWN = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 _WORD = re.compile(r"[\w-]+")
 
-GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
-    "run": {"jobs": ("submit", "run", "replay", "update", "follow", "cluster", "dev")},
+GROUPS: dict[str, dict[str, dict[str, str]]] = {
+    "run": {
+        "jobs": {
+            "submit": "submit the topology of a job file and follow it",
+            "run": "run a job file on a cluster of its own",
+            "replay": "run a job file over history, as a Spark batch",
+            "update": "replace a running topology's code by that of a job file",
+            "follow": "watch a topology until its sources are drained",
+            "cluster": "hold a cluster on Spark until stopped",
+            "dev": "hold a cluster with Kafka, PostgreSQL and an object store",
+        },
+    },
     "look": {
-        "topologies": ("list", "status", "tasks", "errors", "failures"),
-        "doctor": ("doctor",),
-        "hosts": ("hosts",),
-        "monitor": ("monitor", "top"),
-        "logs": ("logs", "tail", "journey", "stacks"),
-        "web": ("web",),
+        "topologies": {
+            "list": "topologies of the cluster",
+            "status": "status, workers, counts and problems of a topology; without a name, the cluster's drivers",
+            "tasks": "what each task of a topology does: counts, latencies, what waits, its last error",
+            "errors": "last errors of a topology's components",
+            "failures": "why tuples failed, by cause: counts, the newest of each, its traceback",
+        },
+        "doctor": {
+            "doctor": "health of a topology: what is slow, failing, late, held back or lost; "
+            "without a name, of this machine and the servers",
+        },
+        "hosts": {
+            "hosts": "hosts of the cluster: slots used and free, last heartbeat; drain, exclude",
+        },
+        "monitor": {
+            "monitor": "rates of a topology, a line for each interval",
+            "top": "topologies, components and workers in the terminal, live",
+            "web": "serve the page of a cluster",
+        },
+        "logs": {
+            "logs": "last lines of a topology's workers, from any host",
+            "tail": "rows of a running topology's stream, as they are committed",
+            "journey": "where one message is, or was given up; without one, the oldest open messages",
+            "stacks": "what a worker's process does: its stacks, sampled for some seconds",
+        },
     },
     "change": {
-        "changes": (
-            "kill",
-            "savepoint",
-            "activate",
-            "deactivate",
-            "rebalance",
-            "restart",
-            "log-level",
-            "blob",
-        ),
-        "upgrades": ("upgrade",),
+        "changes": {
+            "kill": "end a topology after a wait in which its spouts rest",
+            "savepoint": "write a running topology's states and positions into a folder",
+            "activate": "let a topology's spouts emit",
+            "deactivate": "let a topology's spouts rest",
+            "rebalance": "change workers, executors or configuration; the plan is shown first",
+            "restart": "restart a topology's workers; nothing is moved or lost",
+            "log-level": "set levels of loggers in a topology's workers",
+            "blob": "files that the cluster keeps for its topologies: list, create, update, delete",
+        },
+        "upgrades": {
+            "upgrade": "upgrade a running topology's workers in batches, and back",
+        },
     },
-    "repair": {"dead_letters": ("dead-letters",), "capsules": ("capsule",)},
+    "repair": {
+        "dead_letters": {
+            "dead-letters": "list, show, replay or drop inputs that were given up",
+        },
+        "capsules": {
+            "capsule": "a failed input as a file or a test",
+        },
+    },
     "without a cluster": {
-        "new_project": ("init",),
-        "offline": ("explain", "show", "schedule", "recorded"),
-        "contexts": ("context",),
-        "completion": ("completion",),
+        "new_project": {
+            "init": "make a folder with a topology, its job file and its tests",
+        },
+        "offline": {
+            "explain": "say what a configuration key does",
+            "show": "show the topology of a job file",
+            "schedule": "answer scheduling problems",
+            "recorded": "show a bolt's recorded input",
+        },
+        "contexts": {
+            "context": "name clusters: list, use, add, remove",
+        },
+        "completion": {
+            "completion": "print a shell's script that completes verbs, options and names",
+        },
     },
 }
-"""Verbs by purpose, then by module: of a given verb only its own module is imported."""
+"""Verbs with their help, by purpose, then by module: of a given verb only its own is imported."""
 
 STORM_VERBS = {
     "blobstore": "blob",
@@ -79,32 +133,6 @@ STORM_ELSEWHERE = {
 """Commands of `storm` that no verb is like, each with what to do instead."""
 
 
-class _VerbGroup:
-    """Verbs under one title of the help; argparse has no groups of sub-commands."""
-
-    def __init__(self, title: str, verbs: Any) -> None:
-        self._title = title
-        self._verbs = verbs
-        self._helps: dict[str, str] = {}
-
-    def add_parser(self, name: str, *, help: str, **options: Any) -> argparse.ArgumentParser:
-        """Add a verb; it is listed in this group and not among all."""
-        self._helps[name] = help
-        made: argparse.ArgumentParser = self._verbs.add_parser(name, **options)
-        return made
-
-    def __str__(self) -> str:
-        """Return the group's part of the help."""
-        width = shutil.get_terminal_size().columns - _HELP_COLUMN
-        lines = [f"{self._title}:"]
-        for name, help in self._helps.items():
-            head = f"  {name}".ljust(_HELP_COLUMN)
-            lines += textwrap.wrap(
-                help, max(20, width), initial_indent=head, subsequent_indent=" " * _HELP_COLUMN
-            )
-        return "\n".join(lines)
-
-
 class _Parser(argparse.ArgumentParser):
     """Parser that names the nearest word for an unknown one."""
 
@@ -119,38 +147,47 @@ class _Parser(argparse.ArgumentParser):
         )
 
 
-class _Version(argparse.Action):
-    """Option that writes the version, and which row path runs: to find that out imports it."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from sparkstorm.common.model import compiled
-
-        print(f"sparkstorm {__version__}, row path: {compiled.description}", flush=True)
-        parser.exit()
-
-
-def parser(verb: str = "") -> argparse.ArgumentParser:
-    """The command line; a verb is a sub-command that sets `run`. With `verb` it may have that one
-    alone.
+def parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """The command line; a verb is a sub-command that sets `run`. With a verb it has that one alone,
+    with a word that is none all of them by their names alone.
     """
     made = _Parser(
         prog="sparkstorm",
         description="Storm topologies in Python, hosted on Spark.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n\n".join(_text_of(title, modules) for title, modules in GROUPS.items()),
     )
-    made.add_argument(
-        "--version", action=_Version, nargs=0, help="show program's version number and exit"
-    )
+    version = f"sparkstorm {__version__}, row path: {compiled.description}"
+    made.add_argument("--version", action="version", version=version)
     verbs = made.add_subparsers(
         required=True, metavar="VERB", help="one of those below; sparkstorm VERB --help says more"
     )
-    groups = [_VerbGroup(title, verbs) for title in GROUPS]
-    one = {name for modules in GROUPS.values() for name, known in modules.items() if verb in known}
-    for group, modules in zip(groups, GROUPS.values(), strict=True):
-        for name in modules if not one else one & modules.keys():
-            import_module(f"sparkstorm.cli.{name}").add_verbs(group)
-    made.epilog = "\n\n".join(map(str, groups))
+    helps = {module: helps for modules in GROUPS.values() for module, helps in modules.items()}
+    if verb is not None and not any(verb in each for each in helps.values()):
+        for name in chain.from_iterable(helps.values()):
+            verbs.add_parser(name)
+        return made
+    # Nothing that is imported is garbage: to look for it takes 7 % of a command's CPU.
+    is_collecting = gc.isenabled()
+    gc.disable()
+    for module in helps:
+        if verb is None or verb in helps[module]:
+            import_module(f"sparkstorm.cli.{module}").add_verbs(verbs)
+    if is_collecting:
+        gc.enable()
     return made
+
+
+def _text_of(title: str, modules: Mapping[str, Mapping[str, str]]) -> str:
+    """Return a group's part of the help; argparse has no groups of sub-commands."""
+    width = shutil.get_terminal_size().columns - _HELP_COLUMN
+    lines = [f"{title}:"]
+    for name, help in (pair for helps in modules.values() for pair in helps.items()):
+        head = f"  {name}".ljust(_HELP_COLUMN)
+        lines += textwrap.wrap(
+            help, max(20, width), initial_indent=head, subsequent_indent=" " * _HELP_COLUMN
+        )
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -192,13 +229,9 @@ def _run(words: list[str]) -> int:
         words = [*words[2:], *words[:2]]
     words[:1] = [STORM_VERBS.get(each, each) for each in words[:1]]
     if words[:1] == ["__complete"]:
-        from sparkstorm.cli.completion import complete
-
         return complete(words[1:], parser(words[1] if len(words) > 2 else ""))
     arguments = parser(words[0] if words else "").parse_args(words)
     if getattr(arguments, "context", None):
-        from sparkstorm.common.stores.contexts import file_of_context
-
         arguments.cluster = file_of_context(arguments.context)
     run: Verb = arguments.run
     return run(arguments)

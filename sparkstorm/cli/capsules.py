@@ -8,20 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.cli.common import (
-    EXITS,
-    OK,
-    add_cluster,
-    add_json,
-    is_for_programs,
-    opened,
-    write_json,
-)
+from sparkstorm.cli.cluster_verbs import opened
+from sparkstorm.cli.common import EXITS, OK, add_cluster, add_json, is_for_programs, write_json
 from sparkstorm.cli.dead_letters import letter_text, read_letters_of_file
 from sparkstorm.cli.terminal import show
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.names import counted, file_name, shown
+from sparkstorm.driver.job_file import read_job_file, topology_conf
 from sparkstorm.extensions.recording.capsule_files import (
     BUILDER,
     ENDING,
@@ -35,7 +29,6 @@ def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
     verb = verbs.add_parser(
         "capsule",
-        help="a failed input as a file or a test",
         description=capsule.__doc__,
         epilog=EXITS,
     )
@@ -103,8 +96,6 @@ def _built_by(topology: str | None) -> Mapping[str, Any]:
     if topology is None:
         return {}
     if topology.endswith((".yaml", ".yml")):
-        from sparkstorm.driver.job_file import read_job_file, topology_conf
-
         return topology_conf(read_job_file(topology))
     return {BUILDER: topology}
 

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparkstorm.cli.cluster_verbs import opened
 from sparkstorm.cli.common import (
     EXITS,
     FAILED,
@@ -20,13 +21,13 @@ from sparkstorm.cli.common import (
     at_least,
     is_for_programs,
     lasted,
-    opened,
     say,
     steps,
     write,
     write_json,
 )
 from sparkstorm.cli.terminal import columns, show, table
+from sparkstorm.client import ClusterClient, TopologyHandle
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.config import check, parse_override
 from sparkstorm.common.errors import InvalidConfigError
@@ -34,18 +35,14 @@ from sparkstorm.common.model.assignment import ExecutorId, NamedBlob, TaskInfo, 
 from sparkstorm.common.model.names import counted, shown
 from sparkstorm.common.model.requests import LOG_LEVELS, LogLevel, RebalancePlan
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
+from sparkstorm.control_plane.blobs.named import check_size
 from sparkstorm.driver.console import is_wanted
 from sparkstorm.driver.job_options import add_overrides
-
-if TYPE_CHECKING:
-    from sparkstorm.client import ClusterClient, TopologyHandle
 
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = add_topology_verb(
-        verbs, "kill", kill, "end a topology after a wait in which its spouts rest"
-    )
+    verb = add_topology_verb(verbs, "kill", kill)
     verb.add_argument(
         *("-w", "--wait"),
         type=at_least(0, float),
@@ -53,16 +50,12 @@ def add_verbs(verbs: Any) -> None:
         help="default: topology.message.timeout.secs",
     )
     _add_savepoint(verbs)
-    add_topology_verb(verbs, "activate", activate, "let a topology's spouts emit")
-    add_topology_verb(verbs, "deactivate", deactivate, "let a topology's spouts rest")
+    add_topology_verb(verbs, "activate", activate)
+    add_topology_verb(verbs, "deactivate", deactivate)
     _add_rebalance(verbs)
-    verb = add_topology_verb(
-        verbs, "restart", restart, "restart a topology's workers; nothing is moved or lost"
-    )
+    verb = add_topology_verb(verbs, "restart", restart)
     verb.add_argument("--worker", metavar="NODE:PORT", help="this worker alone")
-    verb = add_topology_verb(
-        verbs, "log-level", log_level, "set levels of loggers in a topology's workers"
-    )
+    verb = add_topology_verb(verbs, "log-level", log_level)
     verb.add_argument(
         "levels",
         nargs="+",
@@ -76,7 +69,6 @@ def _add_savepoint(verbs: Any) -> None:
         verbs,
         "savepoint",
         savepoint,
-        "write a running topology's states and positions into a folder",
     )
     verb.add_argument(
         "folder", metavar="FOLDER", help="`submit JOB.yaml --from FOLDER` begins with it"
@@ -99,7 +91,6 @@ def _add_rebalance(verbs: Any) -> None:
         verbs,
         "rebalance",
         rebalance,
-        "change workers, executors or configuration; the plan is shown first",
     )
     verb.add_argument("-n", "--workers", type=int, metavar="N", help="number of workers")
     verb.add_argument(
@@ -129,7 +120,6 @@ def _add_rebalance(verbs: Any) -> None:
 def _add_blob(verbs: Any) -> None:
     verb = verbs.add_parser(
         "blob",
-        help="files that the cluster keeps for its topologies: list, create, update, delete",
         epilog=EXITS,
     )
     actions = verb.add_subparsers(required=True, metavar="ACTION")
@@ -195,8 +185,6 @@ def delete_blob(arguments: argparse.Namespace) -> int:
 def _put_blob(
     arguments: argparse.Namespace, done: str, put: Callable[[ClusterClient, str, bytes], NamedBlob]
 ) -> int:
-    from sparkstorm.control_plane.blobs.named import check_size
-
     try:
         check_size(arguments.blob, Path(arguments.file).stat().st_size)
         data = Path(arguments.file).read_bytes()

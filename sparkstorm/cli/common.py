@@ -6,24 +6,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gc
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.cli import terminal
 from sparkstorm.common.model.names import filled, shown
 from sparkstorm.driver.job_options import add_overrides
-
-if TYPE_CHECKING:
-    from sparkstorm.client import ClusterClient
-    from sparkstorm.control_plane.insight.records import TopologyReport
-    from sparkstorm.control_plane.insight.sampler import Sampler
 
 Verb = Callable[[argparse.Namespace], int]
 OK = 0
@@ -34,13 +25,14 @@ EXITS = "exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wr
 
 
 def add_verb(
-    verbs: Any, name: str, run: Verb, help: str, is_listing: bool = False, **options: Any
+    verbs: Any, name: str, run: Verb, help: str = "", is_listing: bool = False, **options: Any
 ) -> argparse.ArgumentParser:
     """Add a verb that connects to a cluster: with --cluster, --context and --json; one that lists
-    things has all formats.
+    things has all formats. `help` of a verb under a verb: of the others `cli/__main__.py` has it.
     """
+    listed = {"help": help} if help else {}
     verb: argparse.ArgumentParser = verbs.add_parser(
-        name, help=help, description=run.__doc__, **{"epilog": EXITS, **options}
+        name, description=run.__doc__, **{"epilog": EXITS, **listed, **options}
     )
     add_cluster(verb)
     add_formats(verb) if is_listing else add_json(verb)
@@ -85,25 +77,6 @@ def add_formats(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def add_watched_verb(
-    verbs: Any, name: str, run: Verb, help: str, **options: Any
-) -> argparse.ArgumentParser:
-    """Add a verb that only looks: in all formats, and with --watch, which shows it again and
-    again.
-    """
-    verb = add_verb(verbs, name, run, help, is_listing=True, **options)
-    verb.add_argument(
-        "--watch",
-        nargs="?",
-        const=2.0,
-        type=at_least(0.2, float),
-        metavar="SECONDS",
-        help="show it again every 2 s, or every SECONDS, until Ctrl-C",
-    )
-    verb.set_defaults(run=partial(_watched, run))
-    return verb
-
-
 def add_window(verb: argparse.ArgumentParser) -> None:
     """Add the option for the time over which topologies are judged."""
     verb.add_argument(
@@ -116,23 +89,8 @@ def add_window(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def _watched(run: Verb, arguments: argparse.Namespace) -> int:
-    """Run a verb once, or again and again over one connection; on a terminal each time in place of
-    the last.
-    """
-    if arguments.watch is None:
-        return run(arguments)
-    with connect(arguments.cluster) as cluster:
-        arguments.held_cluster = cluster
-        arguments.held_samplers = {}
-        while True:
-            with terminal.page():
-                run(arguments)
-            time.sleep(arguments.watch)
-
-
 def add_topology_verb(
-    verbs: Any, name: str, run: Verb, help: str, **options: Any
+    verbs: Any, name: str, run: Verb, help: str = "", **options: Any
 ) -> argparse.ArgumentParser:
     """Add a verb that connects to a cluster for one topology: NAME is its first argument."""
     verb = add_verb(verbs, name, run, help, **options)
@@ -153,58 +111,6 @@ def add_job_options(verb: argparse.ArgumentParser) -> None:
     )
     add_overrides(verb)
     verb.add_argument("--name", type=filled, help="name of the topology")
-
-
-def connect(file: str | None) -> ClusterClient:
-    """Connect to a cluster; modules for servers are imported now, since verbs without servers start
-    without them.
-    """
-    is_collecting = gc.isenabled()
-    gc.disable()
-    from sparkstorm.client import connect as connected
-
-    if is_collecting:
-        gc.enable()
-    return connected(file)
-
-
-def opened(
-    arguments: argparse.Namespace, writes: bool = False
-) -> AbstractContextManager[ClusterClient]:
-    """Connect to the cluster that the arguments name; ReadOnlyConnectionError when the verb writes
-    and may not.
-    """
-    held: ClusterClient | None = getattr(arguments, "held_cluster", None)
-    if held is not None:  # of --watch, which asks again and again
-        return nullcontext(held)
-    cluster = connect(arguments.cluster)
-    if writes and cluster.is_read_only:
-        cluster.close()
-        cluster.require_writer()
-    return cluster
-
-
-def sampled(
-    arguments: argparse.Namespace, cluster: ClusterClient, name: str | None = None
-) -> Sampler:
-    """Return the read model of a cluster, or of one topology of it, which has read the stores just
-    now; --watch has one for all.
-    """
-    from sparkstorm.control_plane.insight.sampler import Sampler
-
-    only = None if name is None else cluster.topology(name).topology_id
-    held: dict[str | None, Sampler] = getattr(arguments, "held_samplers", {})
-    if only not in held:
-        seconds = 60 * getattr(arguments, "minutes", 10)
-        held[only] = Sampler(cluster.source(only, is_lasting=False, seconds=seconds))
-    held[only].step()
-    held[only].cluster()  # or the stores have not answered yet
-    return held[only]
-
-
-def sampled_topology(arguments: argparse.Namespace, cluster: ClusterClient) -> TopologyReport:
-    """Return the records of the topology that the arguments name, read just now."""
-    return sampled(arguments, cluster, arguments.name).topology(arguments.name)
 
 
 def say(arguments: argparse.Namespace, text: str, record: Mapping[str, Any]) -> None:

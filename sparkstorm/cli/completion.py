@@ -15,7 +15,10 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sparkstorm.cli.common import OK, connect
+from sparkstorm.cli.common import OK
+from sparkstorm.common.config import keys
+from sparkstorm.common.errors import SparkStormError
+from sparkstorm.common.stores.contexts import file_of_context, read_contexts
 
 HIDDEN = "__complete"
 # half is too short for a cluster on another host, with the double the name has been typed
@@ -72,7 +75,6 @@ def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
     verb = verbs.add_parser(
         "completion",
-        help="print a shell's script that completes verbs, options and names",
         description=completion.__doc__,
         epilog='in ~/.bashrc: eval "$(sparkstorm completion bash)"; in ~/.zshrc the same with zsh; '
         "in ~/.config/fish/config.fish: sparkstorm completion fish | source",
@@ -176,8 +178,6 @@ def _file_of_context(context: str) -> str:
     """Return the path of a context's connection file; one that is not there for a context that is
     none.
     """
-    from sparkstorm.common.errors import SparkStormError
-    from sparkstorm.common.stores.contexts import file_of_context
 
     try:
         return file_of_context(context)
@@ -190,17 +190,15 @@ def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable
     cannot be asked.
     """
     if metavar in ("KEY", "KEY=VALUE"):
-        from sparkstorm.common.config import keys
-
         return [f"{name}=" if metavar == "KEY=VALUE" else name for name in keys()]
     if metavar not in ("NAME", "CONTEXT", "ID", "COMPONENT", "COMPONENT=N", "NODE:PORT", "HOST"):
         return ()
-    from sparkstorm.common.errors import SparkStormError
-    from sparkstorm.common.stores.contexts import read_contexts
 
     try:
         if metavar == "CONTEXT":
             return read_contexts().files
+        from sparkstorm.client import connect  # a word that is no name is completed without it
+
         with connect(file) as cluster:
             if metavar == "NAME":
                 return [each.name for each in cluster.summaries()]

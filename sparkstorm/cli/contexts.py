@@ -6,20 +6,26 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.cli.common import EXITS, OK, add_formats, add_json, say, write
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.names import shown
-
-if TYPE_CHECKING:
-    from sparkstorm.common.stores.contexts import Contexts
+from sparkstorm.common.stores.connection import Connection, load_any_connection
+from sparkstorm.common.stores.contexts import (
+    Contexts,
+    add_context,
+    contexts_file,
+    read_contexts,
+    remove_context,
+    use_context,
+)
 
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = verbs.add_parser("context", help="name clusters: list, use, add, remove", epilog=EXITS)
+    verb = verbs.add_parser("context", epilog=EXITS)
     actions = verb.add_subparsers(required=True, metavar="ACTION")
     action = actions.add_parser(
         "list", help="all contexts; the current one has a *", description=list_contexts.__doc__
@@ -47,8 +53,6 @@ def add_verbs(verbs: Any) -> None:
 
 def list_contexts(arguments: argparse.Namespace) -> int:
     """List contexts with their connection files, and what a connection may do."""
-    from sparkstorm.common.stores.contexts import contexts_file, read_contexts
-
     found = read_contexts()
     rows = [
         {
@@ -76,8 +80,6 @@ def list_contexts(arguments: argparse.Namespace) -> int:
 
 
 def _rights(file: str) -> str:
-    from sparkstorm.common.stores.connection import Connection, load_any_connection
-
     try:
         return "all" if isinstance(load_any_connection(Path(file)), Connection) else "read only"
     except InvalidConfigError as error:
@@ -86,16 +88,12 @@ def _rights(file: str) -> str:
 
 def add(arguments: argparse.Namespace) -> int:
     """Name the connection file of a cluster; the first context is the current one at once."""
-    from sparkstorm.common.stores.contexts import add_context
-
     found = add_context(arguments.which, arguments.file, arguments.force)
     return _said(arguments, found, f"{arguments.which} is {found.files[arguments.which]}")
 
 
 def use(arguments: argparse.Namespace) -> int:
     """Make a context the current one; verbs without --cluster and --context ask its cluster."""
-    from sparkstorm.common.stores.contexts import use_context
-
     found = use_context(arguments.which)
     return _said(
         arguments,
@@ -106,8 +104,6 @@ def use(arguments: argparse.Namespace) -> int:
 
 def remove(arguments: argparse.Namespace) -> int:
     """Forget a context; its connection file stays."""
-    from sparkstorm.common.stores.contexts import remove_context
-
     found = remove_context(arguments.which)
     return _said(arguments, found, f"{arguments.which} is forgotten; its connection file stays")
 

@@ -8,26 +8,24 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.cli import terminal
-from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, is_for_programs, opened, say, write
+from sparkstorm.cli.cluster_verbs import opened
+from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, is_for_programs, say, write
+from sparkstorm.client import ClusterClient
+from sparkstorm.client.dead_letters import StoredLetters
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.dead_letter import Cause, DeadLetter
 from sparkstorm.common.model.names import counted, shown
-
-if TYPE_CHECKING:
-    from sparkstorm.client import ClusterClient
-    from sparkstorm.client.dead_letters import StoredLetters
+from sparkstorm.driver.dead_letter_file import Groups, line_of, read_dead_letters
 
 _SHOWN_CAUSES = 20
 
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = verbs.add_parser(
-        "dead-letters", help="list, show, replay or drop inputs that were given up", epilog=EXITS
-    )
+    verb = verbs.add_parser("dead-letters", epilog=EXITS)
     actions = verb.add_subparsers(required=True, metavar="ACTION")
     action = add_verb(
         actions, "list", list_letters, "by cause, the most frequent first", is_listing=True
@@ -82,8 +80,6 @@ def read_letters_of_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
     """Yield id and letter of each line of a file or folder; InvalidConfigError when it cannot be
     read.
     """
-    from sparkstorm.driver.dead_letter_file import read_dead_letters
-
     try:
         yield from read_dead_letters(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -95,8 +91,6 @@ def _list(
     several: Iterable[tuple[str, Iterable[tuple[str, DeadLetter | None, bytes]]]],
 ) -> int:
     """Write the letters of topologies or of a file; for programs, one record for each."""
-    from sparkstorm.driver.dead_letter_file import Groups, line_of
-
     rows = []
     for title, letters in several:
         if arguments.lines:

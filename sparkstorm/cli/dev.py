@@ -17,19 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from sparkstorm.common.config import merge, parse_override
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.stores.addresses import connection_path
 from sparkstorm.common.stores.contexts import VARIABLE
 from sparkstorm.common.stores.folders import discard_folder, own_folder
+from sparkstorm.driver.exit_status import guarded
 from sparkstorm.driver.job_options import add_overrides
+from sparkstorm.driver.standing import hold
 from sparkstorm.extensions.embedded.process import refuse_busy
-
-if TYPE_CHECKING:
-    from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer
-    from sparkstorm.testing.servers.server import OwnServer
+from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer
+from sparkstorm.testing.servers.server import OwnServer
 
 _Server = TypeVar("_Server", bound="OwnServer")
 FOLDER = Path("storm-local", "dev")
@@ -60,8 +60,6 @@ class Servers:
 
 def main(arguments: Sequence[str], prog: str = "sparkstorm dev") -> int:
     """Hold the servers and the cluster until stopped; the result is the process's exit status."""
-    from sparkstorm.driver.exit_status import guarded
-
     options = _parse(arguments, prog)
     return guarded(lambda: hold_all(dict(parse_override(each) for each in options.c), options.web))
 
@@ -70,8 +68,6 @@ def hold_all(own: Mapping[str, Any], web_port: int) -> int:
     """Start the servers, fill them and hold a cluster beside them until Ctrl-C; the next start
     begins anew.
     """
-    from sparkstorm.driver.standing import hold
-
     _require_page()
     folder = FOLDER.absolute()
     if "storm.local.dir" in own:
@@ -126,8 +122,6 @@ def started(folder: Path, users: int = _USERS, clicks: int = CLICKS) -> Iterator
 
 
 def _kafka(folder: Path, clicks: Sequence[Mapping[str, Any]]) -> KafkaServer:
-    from sparkstorm.testing.servers import KafkaServer
-
     with _kept(KafkaServer(folder / "kafka")) as kafka:
         kafka.create_topic(TOPIC, _PARTITIONS)
         kafka.send(TOPIC, clicks, key="user")
@@ -135,8 +129,6 @@ def _kafka(folder: Path, clicks: Sequence[Mapping[str, Any]]) -> KafkaServer:
 
 
 def _postgres(password: str, users: int) -> PostgresServer:
-    from sparkstorm.testing.servers import PostgresServer
-
     countries = ("AT", "BR", "CA", "DK")
     rows = ", ".join(f"('user {n}', '{countries[n % len(countries)]}')" for n in range(users))
     with _kept(PostgresServer(password)) as postgres:
@@ -145,8 +137,6 @@ def _postgres(password: str, users: int) -> PostgresServer:
 
 
 def _store(folder: Path) -> ObjectStore:
-    from sparkstorm.testing.servers import ObjectStore
-
     with _kept(ObjectStore(folder / "object-store")) as store:
         store.create_bucket(BUCKET)
     return store

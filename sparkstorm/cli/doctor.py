@@ -10,15 +10,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_watched_verb, add_window, opened, write
+from sparkstorm.cli.cluster_verbs import add_watched_verb, opened
+from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_window, write
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.common.config import load_conf, merge
 from sparkstorm.common.model.names import shown
 from sparkstorm.common.model.task_beats import NO_COUNTS, Counts
+from sparkstorm.common.stores.contexts import named
+from sparkstorm.control_plane.insight.health import Culprit, Health, TaskLoad
+from sparkstorm.control_plane.insight.records import CulpritView
 
 if TYPE_CHECKING:
-    from sparkstorm.control_plane.insight.health import Culprit, Health, TaskLoad
-    from sparkstorm.control_plane.insight.records import CulpritView
     from sparkstorm.driver.machine_checks import MachineFinding
 
 
@@ -28,7 +30,6 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "doctor",
         doctor,
-        "health of a topology: what is slow, failing, late, held back or lost; without a name, of this machine and the servers",
         epilog="exit status: 0 all is well, 1 something is at fault (or the question failed), 2 wrong arguments",
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
@@ -56,11 +57,11 @@ def check_machine(arguments: argparse.Namespace) -> int:
     """Check Python, Java, the row path, Spark's settings, and the servers: of --conf, else of the
     cluster that is named.
     """
-    from sparkstorm.common.stores.contexts import named
-    from sparkstorm.driver.machine_checks import findings
 
     conf = merge(load_conf(arguments.conf) if arguments.conf else {})
     path = None if arguments.conf else named(arguments.cluster)
+    from sparkstorm.driver.machine_checks import findings  # `list` has this module too
+
     found = findings(conf, str(path) if path else None, os.environ)
     is_well = all(each.is_well for each in found)
     rows = [asdict(each) for each in found]

@@ -5,22 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Set
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.cli.changes import plan_record, plan_text
-from sparkstorm.cli.common import (
-    FAILED,
-    OK,
-    add_watched_verb,
-    is_for_programs,
-    lasted,
-    opened,
-    sampled,
-    say,
-    write,
-    write_json,
-)
+from sparkstorm.cli.cluster_verbs import add_watched_verb, opened, sampled
+from sparkstorm.cli.common import FAILED, OK, is_for_programs, lasted, say, write, write_json
 from sparkstorm.cli.terminal import columns, show, table
+from sparkstorm.client import ClusterClient
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.assignment import WorkerSlot
@@ -28,9 +19,6 @@ from sparkstorm.common.model.names import counted, shown
 from sparkstorm.common.model.requests import RebalancePlan
 from sparkstorm.control_plane.insight.records import HostView, to_json
 from sparkstorm.driver.console import is_wanted
-
-if TYPE_CHECKING:
-    from sparkstorm.client import ClusterClient
 
 _CHANGES = {
     "drain": "is drained: its workers move as far as slots elsewhere are free; `sparkstorm hosts` shows those that stay",
@@ -45,7 +33,6 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "hosts",
         hosts,
-        "hosts of the cluster: slots used and free, last heartbeat; drain, exclude",
     )
     verb.add_argument(
         "change",

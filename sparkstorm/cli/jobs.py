@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparkstorm.cli.cluster_verbs import opened
 from sparkstorm.cli.common import (
     EXITS,
     OK,
@@ -20,13 +21,17 @@ from sparkstorm.cli.common import (
     add_topology_verb,
     add_verb,
     is_for_programs,
-    opened,
     say,
     steps,
 )
+from sparkstorm.client.connect import require_named
 from sparkstorm.common.errors import SlotsUnavailableError
+from sparkstorm.driver.job import perform
+from sparkstorm.driver.job_file import make_topology, read_job, topology_conf
 from sparkstorm.driver.job_options import add_options, add_overrides
+from sparkstorm.driver.remote_run import follow as follow_topology
 from sparkstorm.driver.replay import options as of_replay
+from sparkstorm.extensions.embedded.java import find_java
 
 _MASTER_LINE = re.compile(r"\s*spark\.master(?:\s*[=:]\s*|\s+)(\S+)")
 _JOB_EXITS = f"{EXITS}, 3 done but tuples were parked, 4 done but Redis had lost data"
@@ -38,31 +43,20 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "submit",
         submit,
-        "submit the topology of a job file and follow it",
         epilog=_JOB_EXITS,
     )
     add_options(verb)
-    _add_driver(
-        verbs, "run", run, "run a job file on a cluster of its own", add_options, _JOB_EXITS
-    )
-    what = "run a job file over history, as a Spark batch"
-    _add_driver(verbs, "replay", replay, what, of_replay.add_options, of_replay.EXITS)
-    verb = add_verb(
-        verbs, "update", update, "replace a running topology's code by that of a job file"
-    )
+    _add_driver(verbs, "run", run, add_options, _JOB_EXITS)
+    _add_driver(verbs, "replay", replay, of_replay.add_options, of_replay.EXITS)
+    verb = add_verb(verbs, "update", update)
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
     add_job_options(verb)
-    add_topology_verb(
-        verbs, "follow", follow, "watch a topology until its sources are drained", epilog=_JOB_EXITS
-    )
-    _add_driver(
-        verbs, "cluster", cluster, "hold a cluster on Spark until stopped", _add_cluster_options
-    )
+    add_topology_verb(verbs, "follow", follow, epilog=_JOB_EXITS)
+    _add_driver(verbs, "cluster", cluster, _add_cluster_options)
     _add_driver(
         verbs,
         "dev",
         dev,
-        "hold a cluster with Kafka, PostgreSQL and an object store",
         _add_dev_options,
     )
 
@@ -71,12 +65,11 @@ def _add_driver(
     verbs: Any,
     name: str,
     run: Verb,
-    help: str,
     add_own: Callable[[argparse.ArgumentParser], None],
     epilog: str | None = None,
 ) -> None:
     """Add a verb that becomes a Spark driver: with options of its own, then Spark's."""
-    verb = verbs.add_parser(name, help=help, description=run.__doc__, epilog=epilog)
+    verb = verbs.add_parser(name, description=run.__doc__, epilog=epilog)
     add_own(verb)
     _add_spark_options(verb)
     verb.set_defaults(run=run)
@@ -116,8 +109,6 @@ def submit(arguments: argparse.Namespace) -> int:
     """Submit the topology of a job file to a standing cluster, and follow it to its end, results
     included.
     """
-    from sparkstorm.client.connect import require_named
-    from sparkstorm.driver.job import perform
 
     arguments.cluster = require_named(arguments.cluster)
     return perform(arguments)
@@ -127,8 +118,6 @@ def update(arguments: argparse.Namespace) -> int:
     """Replace the code of a running topology; with the same components and tasks it goes on with
     its streams and states.
     """
-    from sparkstorm.driver.job import read_job
-    from sparkstorm.driver.job_file import make_topology, topology_conf
 
     job = read_job(arguments)
     topology, by_value = make_topology(job)
@@ -142,8 +131,6 @@ def update(arguments: argparse.Namespace) -> int:
 
 def follow(arguments: argparse.Namespace) -> int:
     """Watch a topology until its sources are drained; Ctrl-C leaves it to the cluster."""
-    from sparkstorm.driver.remote_run import follow as follow_topology
-
     with opened(arguments) as found:
         return follow_topology(found, arguments.name, is_for_programs(arguments))
 
@@ -227,8 +214,6 @@ def _overrides(arguments: argparse.Namespace) -> list[str]:
 
 def _become_driver(arguments: argparse.Namespace, module: str, words: Sequence[str]) -> int:
     """Replace this process by a driver; SlotsUnavailableError when there is no Spark to host it."""
-    from sparkstorm.extensions.embedded.java import find_java
-
     if (found := importlib.util.find_spec("pyspark")) is None:
         raise SlotsUnavailableError(
             "a cluster runs on Spark, and this Python has no pyspark: pip install pyspark"

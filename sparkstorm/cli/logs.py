@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparkstorm.cli.cluster_verbs import opened, sampled_topology
 from sparkstorm.cli.common import (
     OK,
     add_topology_verb,
@@ -20,13 +21,17 @@ from sparkstorm.cli.common import (
     clock_time,
     is_for_programs,
     lasted,
-    opened,
-    sampled_topology,
     say,
     when,
     write_json,
 )
 from sparkstorm.cli.terminal import columns, table
+from sparkstorm.client.cluster import ClusterClient
+from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.client.logs import LogReader
+from sparkstorm.client.looks.stacks import Stacks
+from sparkstorm.client.looks.taps import Sample
+from sparkstorm.client.looks.traces import Trace, spans
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError
 from sparkstorm.common.model.names import counted, shown
@@ -34,29 +39,20 @@ from sparkstorm.common.model.values.tagged import to_json
 from sparkstorm.notebook.flame_graph import flame_graph
 
 if TYPE_CHECKING:
-    from sparkstorm.client.cluster import ClusterClient
-    from sparkstorm.client.handle import TopologyHandle
     from sparkstorm.client.looks.journey import Journey, Message
-    from sparkstorm.client.looks.stacks import Stacks
-    from sparkstorm.client.looks.taps import Sample
-    from sparkstorm.client.looks.traces import Trace
 
 _LOOK_EVERY_S = 1.0
 
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = add_topology_verb(
-        verbs, "logs", logs, "last lines of a topology's workers, from any host"
-    )
+    verb = add_topology_verb(verbs, "logs", logs)
     verb.add_argument("--worker", metavar="NODE:PORT", help="of this worker alone")
     verb.add_argument(
         "-n", "--lines", type=at_least(0), default=20, metavar="N", help="lines of each worker (20)"
     )
     verb.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
-    verb = add_topology_verb(
-        verbs, "tail", tail, "rows of a running topology's stream, as they are committed"
-    )
+    verb = add_topology_verb(verbs, "tail", tail)
     verb.add_argument("component", metavar="COMPONENT", help="component whose rows are shown")
     verb.add_argument("--stream", default="default", metavar="STREAM", help="its stream (default)")
     verb.add_argument(
@@ -78,7 +74,6 @@ def _add_journey(verbs: Any) -> None:
         verbs,
         "journey",
         journey,
-        "where one message is, or was given up; without one, the oldest open messages",
     )
     verb.add_argument(
         "message",
@@ -107,7 +102,6 @@ def _add_stacks(verbs: Any) -> None:
         verbs,
         "stacks",
         stacks,
-        "what a worker's process does: its stacks, sampled for some seconds",
     )
     verb.add_argument("worker", metavar="NODE:PORT", help="worker that is looked at")
     verb.add_argument(
@@ -132,8 +126,6 @@ def logs(arguments: argparse.Namespace) -> int:
     """Show how the logs of a topology's workers end; their slots publish up to 1 MiB of each, a
     second later.
     """
-    from sparkstorm.client.logs import LogReader
-
     with opened(arguments) as cluster:
         handle = cluster.topology(arguments.name)
         slots = handle.log_slots()
@@ -272,7 +264,6 @@ def traces_text(found: Sequence[Trace]) -> str:
     """Return traces as text: a line for each message, then one for each of its events."""
     if not found:
         return "no message was traced: none was emitted meanwhile, or the topology has no ackers, so that its rows have no roots"
-    from sparkstorm.client.looks.traces import spans
 
     lines = []
     for trace in found:

@@ -1,5 +1,5 @@
 """Verbs that go on: `monitor`, a line of rates for each interval as Storm's `storm monitor` writes
-them, and `top`, a screen.
+them, `top`, a screen, and `web`, the page of a cluster.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparkstorm.cli.cluster_verbs import opened, sampled
 from sparkstorm.cli.common import (
+    EXITS,
     NAME_HELP,
     OK,
     add_cluster,
@@ -19,16 +21,15 @@ from sparkstorm.cli.common import (
     at_least,
     clock_time,
     is_for_programs,
-    opened,
-    sampled,
     write_json,
 )
 from sparkstorm.cli.terminal import columns
 from sparkstorm.common.errors import InvalidConfigError, NotAliveError, StoreUnavailableError
 from sparkstorm.common.model.names import shown
-
-if TYPE_CHECKING:
-    from sparkstorm.control_plane.insight.records import TopologyReport
+from sparkstorm.control_plane.insight.records import TopologyReport
+from sparkstorm.control_plane.insight.sampler import check_component
+from sparkstorm.data_plane.transport.progress import percentile_ms
+from sparkstorm.driver.hosting.tied_child import end_with_input
 
 _RATES = ("emitted", "executed", "acked", "failed")
 _WIDTHS = {
@@ -55,10 +56,9 @@ class CountsAt:
 
 
 def add_verbs(verbs: Any) -> None:
-    """Add it to the command line."""
-    verb = add_topology_verb(
-        verbs, "monitor", monitor, "rates of a topology, a line for each interval"
-    )
+    """Add them to the command line."""
+    _add_web(verbs)
+    verb = add_topology_verb(verbs, "monitor", monitor)
     verb.add_argument("-m", "--component", metavar="ID", help="of this component alone")
     verb.add_argument(
         "-i",
@@ -76,7 +76,6 @@ def add_verbs(verbs: Any) -> None:
     )
     verb = verbs.add_parser(
         "top",
-        help="topologies, components and workers in the terminal, live",
         description=top.__doc__,
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
@@ -102,6 +101,46 @@ def top(arguments: argparse.Namespace) -> int:
     return OK
 
 
+def _add_web(verbs: Any) -> None:
+    verb = verbs.add_parser("web", description=web.__doc__, epilog=EXITS)
+    add_cluster(verb)
+    verb.add_argument("--port", type=int, default=8080, help="port to listen on (8080)")
+    verb.add_argument("--address", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    verb.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="HOST[:PORT]",
+        help="name by which browsers ask for it",
+    )
+    verb.add_argument(
+        "--certificate", default="", metavar="FILE", help="TLS certificate, with its chain"
+    )
+    verb.add_argument("--key", default="", metavar="FILE", help="key of the certificate")
+    verb.add_argument(
+        "--behind-proxy",
+        action="store_true",
+        help="a reverse proxy on the same host or network does TLS",
+    )
+    verb.add_argument(
+        "--otlp",
+        default="",
+        metavar="URL",
+        help="push the metrics to this OpenTelemetry collector every 10 s",
+    )
+    verb.add_argument(
+        "--traces",
+        action="store_true",
+        help="push traces of a sample of messages to that collector too",
+    )
+    verb.add_argument(
+        "--until-input-ends",
+        action="store_true",
+        help="also end when standard input does, as with its starter",
+    )
+    verb.set_defaults(run=web)
+
+
 def monitor(arguments: argparse.Namespace) -> int:
     """Write what a topology emits, executes, acks and fails in a second, and the complete latencies
     of each interval.
@@ -112,8 +151,6 @@ def monitor(arguments: argparse.Namespace) -> int:
         if view.problem:
             raise StoreUnavailableError(view.problem)
         if arguments.component:
-            from sparkstorm.control_plane.insight.sampler import check_component
-
             check_component(view, arguments.component)
         if not is_for_programs(arguments):
             print(titles_text(columns()), flush=True)
@@ -155,8 +192,6 @@ def rates(before: CountsAt, now: CountsAt) -> dict[str, Any]:
     """Return the rates between two looks, in tuples per second; counts that went back, as of a new
     run, are 0.
     """
-    from sparkstorm.data_plane.transport.progress import percentile_ms
-
     seconds = max(1, now.time_ms - before.time_ms) / 1000
     grown = {bucket: count - before.buckets.get(bucket, 0) for bucket, count in now.buckets.items()}
     new = {bucket: count for bucket, count in grown.items() if count > 0}
@@ -191,3 +226,32 @@ def rates_text(record: Mapping[str, Any], width: int | None = None) -> str:
     widths = _widths(width)
     cells = [clock_time(record["time_ms"])[: widths["time"]], *figures]
     return _GAP.join(cell.rjust(size) for cell, size in zip(cells, widths.values(), strict=True))
+
+
+def web(arguments: argparse.Namespace) -> int:
+    """Serve a cluster's page until Ctrl-C, at an address with a token that it prints; a read-only
+    connection changes nothing.
+    """
+    try:
+        from sparkstorm.web.serve import Pushed, ServePlace, serve
+    except ModuleNotFoundError as error:
+        raise InvalidConfigError(
+            f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'"
+        ) from error
+
+    if arguments.until_input_ends:
+        end_with_input()
+    names = tuple(arguments.name)
+    place = ServePlace(
+        arguments.address,
+        arguments.port,
+        names,
+        arguments.certificate,
+        arguments.key,
+        arguments.behind_proxy,
+    )
+    if arguments.traces and not arguments.otlp:
+        raise InvalidConfigError("--traces needs --otlp URL, the collector to push them to")
+    pushed = Pushed(arguments.otlp, arguments.traces)
+    serve(arguments.cluster, place, lambda line: print(line, flush=True), pushed)
+    return OK

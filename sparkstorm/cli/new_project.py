@@ -141,7 +141,6 @@ def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
     verb = verbs.add_parser(
         "init",
-        help="make a folder with a topology, its job file and its tests",
         description=init.__doc__,
     )
     verb.add_argument(

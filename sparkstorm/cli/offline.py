@@ -11,6 +11,9 @@ from typing import Any
 from sparkstorm.cli import terminal
 from sparkstorm.cli.common import OK, add_job_options, write_json
 from sparkstorm.common import config
+from sparkstorm.common.errors import RecordingError
+from sparkstorm.driver.job_file import make_topology, read_job
+from sparkstorm.notebook.topology_graph import dot, graph_of, mermaid, picture, rows_of
 
 _FORMS = {
     "svg": "write a picture",
@@ -32,9 +35,6 @@ def show(arguments: argparse.Namespace) -> int:
     """Print the topology of a job file without running it: a table, or a picture or text for other
     programs.
     """
-    from sparkstorm.driver.job import read_job
-    from sparkstorm.driver.job_file import make_topology
-    from sparkstorm.notebook.topology_graph import dot, graph_of, mermaid, picture, rows_of
 
     job = read_job(arguments)
     graph = graph_of(make_topology(job)[0], job.conf)
@@ -89,7 +89,6 @@ def recorded(arguments: argparse.Namespace) -> int:
     """Show the tuples that a bolt's task was given, as one line of JSON each; 1 when nothing can be
     read.
     """
-    from sparkstorm.common.errors import RecordingError
     from sparkstorm.extensions.recording.stepping.recorded import recorded as read
 
     try:
@@ -112,25 +111,19 @@ def recorded(arguments: argparse.Namespace) -> int:
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = verbs.add_parser(
-        "explain", help="say what a configuration key does", description=explain.__doc__
-    )
+    verb = verbs.add_parser("explain", description=explain.__doc__)
     verb.add_argument(
         "keys", nargs="+", metavar="KEY", help="a key, or a pattern such as 'topology.max.*'"
     )
     verb.set_defaults(run=explain)
-    verb = verbs.add_parser(
-        "show", help="show the topology of a job file", description=show.__doc__
-    )
+    verb = verbs.add_parser("show", description=show.__doc__)
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
     add_job_options(verb)
     forms = verb.add_mutually_exclusive_group()
     for form, what in _FORMS.items():
         forms.add_argument(f"--{form}", dest="form", action="store_const", const=form, help=what)
     verb.set_defaults(run=show, form="table")
-    verb = verbs.add_parser(
-        "schedule", help="answer scheduling problems", description=schedule.__doc__
-    )
+    verb = verbs.add_parser("schedule", description=schedule.__doc__)
     verb.add_argument(
         "files",
         nargs="+",
@@ -142,9 +135,7 @@ def add_verbs(verbs: Any) -> None:
         "--why", action="store_true", help="add the reason of each place to the answers"
     )
     verb.set_defaults(run=schedule)
-    verb = verbs.add_parser(
-        "recorded", help="show a bolt's recorded input", description=recorded.__doc__
-    )
+    verb = verbs.add_parser("recorded", description=recorded.__doc__)
     verb.add_argument(
         "path",
         metavar="PATH",

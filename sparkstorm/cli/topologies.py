@@ -8,19 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sparkstorm.cli.common import (
-    FAILED,
-    NAME_HELP,
-    OK,
-    add_watched_verb,
-    add_window,
-    lasted,
-    opened,
-    sampled,
-    sampled_topology,
-    when,
-    write,
-)
+from sparkstorm.cli.cluster_verbs import add_watched_verb, opened, sampled, sampled_topology
+from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_window, lasted, when, write
 from sparkstorm.cli.doctor import culprit_lines
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.common.clock import SystemClock
@@ -47,12 +36,11 @@ _COUNTS = ("emitted", "executed", "acked", "failed", "parked")
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    add_window(add_watched_verb(verbs, "list", list_topologies, "topologies of the cluster"))
+    add_window(add_watched_verb(verbs, "list", list_topologies))
     verb = add_watched_verb(
         verbs,
         "status",
         status,
-        "status, workers, counts and problems of a topology; without a name, the cluster's drivers",
         epilog="exit status: 0 all is well, 1 something is at fault (or the question failed), 2 wrong arguments",
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
@@ -61,17 +49,15 @@ def add_verbs(verbs: Any) -> None:
         verbs,
         "tasks",
         tasks,
-        "what each task of a topology does: counts, latencies, what waits, its last error",
     )
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
-    verb = add_watched_verb(verbs, "errors", errors, "last errors of a topology's components")
+    verb = add_watched_verb(verbs, "errors", errors)
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb.add_argument("--component", metavar="ID", help="of this component alone")
     verb = add_watched_verb(
         verbs,
         "failures",
         failures,
-        "why tuples failed, by cause: counts, the newest of each, its traceback",
     )
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb.add_argument("--component", metavar="ID", help="of this component alone")

@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sparkstorm.cli.cluster_verbs import opened
 from sparkstorm.cli.common import (
     FAILED,
     OK,
@@ -19,23 +20,21 @@ from sparkstorm.cli.common import (
     at_least,
     is_for_programs,
     lasted,
-    opened,
     say,
     steps,
     when,
     write_json,
 )
 from sparkstorm.cli.terminal import show, table
+from sparkstorm.client import TopologyHandle
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.names import counted, shown
 from sparkstorm.common.model.upgrade import UpgradeStage
-
-if TYPE_CHECKING:
-    from sparkstorm.client import TopologyHandle
-    from sparkstorm.extensions.upgrade.handle import UpgradeStatus
+from sparkstorm.driver.job_file import make_topology, read_job, topology_conf
+from sparkstorm.extensions.upgrade.handle import UpgradeStatus
 
 _LOOK_SECS = 0.2
 _SHADOW = "exit status: 0 no difference, 1 differences or failed (one sentence on stderr), 2 wrong arguments"
@@ -44,9 +43,7 @@ _DEFAULT_PATIENCE_SECS = 300.0
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    group = verbs.add_parser(
-        "upgrade", help="upgrade a running topology's workers in batches, and back"
-    )
+    group = verbs.add_parser("upgrade")
     under = group.add_subparsers(required=True, metavar="VERB")
     _add_start(under)
     _add_shadow(under)
@@ -146,8 +143,6 @@ def start(arguments: argparse.Namespace) -> int:
     """Begin a gray upgrade: a first batch of workers restarts with the new code beside the others;
     nothing is lost.
     """
-    from sparkstorm.driver.job import read_job
-    from sparkstorm.driver.job_file import make_topology, topology_conf
 
     job = read_job(arguments)
     topology, by_value = make_topology(job)
@@ -185,8 +180,6 @@ def compare(arguments: argparse.Namespace) -> int:
     row comes to.
     """
     _need_spark()
-    from sparkstorm.driver.job import read_job
-    from sparkstorm.driver.job_file import make_topology, topology_conf
     from sparkstorm.extensions.recording.shadow import shadow
 
     job = read_job(arguments)

@@ -21,21 +21,15 @@ from sparkstorm.common.errors import ReadOnlyConnectionError
 from sparkstorm.common.extension_points import extensions_at
 from sparkstorm.common.model.assignment import TopologySummary
 from sparkstorm.common.model.topology import Topology
-from sparkstorm.common.model.values.value_types import check_serializers, top_module
 from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
 from sparkstorm.common.settings import (
     FOLDER_KEY,
-    FileSettings,
-    SubmissionSettings,
     SupervisorSettings,
 )
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.insight.reading import JUDGED_MS
 from sparkstorm.data_plane.transport.base import Reader
 from sparkstorm.data_plane.transport.reader import RedisReader, is_kept_in
-from sparkstorm.data_plane.user_code.attachments import read_attachments
-from sparkstorm.data_plane.user_code.local_modules import named_in, pack_sources
-from sparkstorm.data_plane.user_code.topology_code import classes_in, modules_of, pack_topology
 
 
 class TopologyReader(Reader, Protocol):
@@ -176,6 +170,8 @@ class ClusterAccess:
         conf: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Return the bytes of a topology with the modules that workers do not have."""
+        from sparkstorm.client.submission import packed  # needs the API and cloudpickle
+
         return packed(topology, by_value, conf or {})
 
     def replace_code(
@@ -200,19 +196,3 @@ def here(conf: Mapping[str, Any] | None) -> dict[str, Any]:
     `context.path` is.
     """
     return {FOLDER_KEY: os.getcwd(), **(conf or {})}
-
-
-def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a topology with the modules that workers do not have, its files and its
-    archives.
-    """
-
-    modules = modules_of(topology) if by_value is None else by_value
-    check_serializers(SubmissionSettings.of(conf).serializers, modules)
-    named = named_in(pack_topology(topology, modules)) if by_value is None else ()
-    classes = classes_in(topology, conf)
-    sources = pack_sources([*modules, *named, *map(top_module, classes)])
-    sent = FileSettings.of(conf)
-    return pack_topology(
-        topology, modules, sources, read_attachments(sent.files, sent.archives), classes
-    )

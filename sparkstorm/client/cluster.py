@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.access import ClusterAccess, here
 from sparkstorm.client.dead_letters import StoredLetters, stored_in
 from sparkstorm.client.handle import TopologyHandle
-from sparkstorm.client.request_client import Progress
+from sparkstorm.client.request_client import Progress, SubmitOptions
 from sparkstorm.client.service import NimbusService
-from sparkstorm.client.submission import CellsSeeding, SubmitOptions, sow
 from sparkstorm.common.config import Conf
 from sparkstorm.common.errors import NotAliveError
 from sparkstorm.common.model.assignment import NamedBlob, SupervisorInfo, WorkerSlot
@@ -26,9 +24,10 @@ from sparkstorm.common.settings import SubmissionSettings
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.control_plane.cluster.store_choice import STORE, choose_stores
 from sparkstorm.control_plane.cluster.storm_state import StormState
-from sparkstorm.data_plane.checkpoint.files import read_checkpoint
-from sparkstorm.data_plane.checkpoint.restore import Seeds
 from sparkstorm.data_plane.transport.initial_state import RedisSeeding
+
+if TYPE_CHECKING:
+    from sparkstorm.data_plane.checkpoint.restore import Seeds
 
 
 class ClusterClient(ClusterAccess):
@@ -182,12 +181,13 @@ class ClusterClient(ClusterAccess):
         `by_value` names modules that travel as they are in memory (default: those that define the
         components and are not installed); the local modules that they import travel as sources.
         """
+        from sparkstorm.data_plane.checkpoint.restore import Seeds  # needs the API
 
         self.require_writer()
         conf = conf or {}
         seeds = None
         if folder := SubmissionSettings.of(conf).from_checkpoint:
-            seeds = Seeds.of(read_checkpoint(Path(folder)), topology)
+            seeds = Seeds.read(folder, topology)
             topology = seeds.topology
             conf = self._with_store(name, conf)
         code = self.packed(topology, by_value, conf)
@@ -299,6 +299,7 @@ class ClusterClient(ClusterAccess):
         topology_id: str,
         component_by_task: Mapping[int, str],
     ) -> None:
+        from sparkstorm.client.submission import CellsSeeding, sow  # as in `packed`
 
         settings = SubmissionSettings.of(conf)
         stores = (settings.store or "").split(",") if settings.cells > 1 else [settings.store or ""]

@@ -21,7 +21,6 @@ from sparkstorm.client.looks.traces import look as look_at_traces
 from sparkstorm.client.readings import StoreSource
 from sparkstorm.client.request_client import Progress as Steps
 from sparkstorm.client.savepoints import SavepointSource, write_in_time
-from sparkstorm.client.state_frames import state_frame
 from sparkstorm.client.worker_problems import worker_problems
 from sparkstorm.common.errors import IllegalTransitionError, NotAliveError, StoreUnavailableError
 from sparkstorm.common.extension_points import extensions_at
@@ -189,6 +188,8 @@ class TopologyHandle:
             raise ValueError(
                 f"{self.name} has no component '{component}', only {', '.join(sorted(known))}"
             )
+
+        from sparkstorm.client.state_frames import state_frame  # needs the API
 
         return state_frame(self._source().stored(component), spark)
 

@@ -12,6 +12,7 @@ import os
 import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from sparkstorm.common import errors
@@ -27,6 +28,7 @@ from sparkstorm.common.errors import (
     TamperedBlobError,
 )
 from sparkstorm.common.model.requests import Outcome, OutcomeState, Request, RequestKind
+from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.settings import NimbusSettings
 from sparkstorm.control_plane.blobs.store import BlobStore
 from sparkstorm.control_plane.cluster.storm_state import StormState
@@ -328,6 +330,25 @@ def owner_of_this_process() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return f"uid-{os.geteuid()}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """Options of a submission; `status` is the first status, ACTIVE or INACTIVE; the owner is by
+    default this process's user.
+
+    Schedulers with pools and priorities per user pass over topologies without an owner, as Storm's
+    do.
+    """
+
+    status: TopologyStatus = TopologyStatus.ACTIVE
+    owner: str = field(default_factory=owner_of_this_process)
+
+
+Seed = Callable[[str, Mapping[int, str]], None]
+"""Function that gives the tasks of a topology (its id, its components by task) their initial state;
+may be called again for the same id.
+"""
 
 
 def client_name() -> str:

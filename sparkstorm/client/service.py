@@ -8,20 +8,22 @@ and nothing else. Waiting happens here, in the caller's thread, never in Nimbus.
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparkstorm.client.request_client import (
     PendingRequest,
     Progress,
     RequestClient,
+    Seed,
+    SubmitOptions,
     WaitUntil,
     client_name,
     wait_in_real_time,
 )
-from sparkstorm.client.submission import Seed, SubmitOptions, prepare, wait_copies
 from sparkstorm.common.clock import Clock
 from sparkstorm.common.errors import (
     AlreadyAliveError,
@@ -52,15 +54,25 @@ from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.topology import Topology, validate_name
 from sparkstorm.common.model.upgrade import UpgradeOptions
 from sparkstorm.common.settings import SubmissionSettings, UpgradeSettings
-from sparkstorm.control_plane.blobs.named_store import NamedBlobStore
 from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
-from sparkstorm.control_plane.cluster.request_checks import (
-    check_shadowed,
-    check_upgraded_outline,
-    checked_rebalance,
-    upgrade_options,
-)
 from sparkstorm.control_plane.cluster.storm_state import StormState
+
+if TYPE_CHECKING:
+    from sparkstorm.control_plane.blobs.named_store import NamedBlobStore
+
+_LOG = logging.getLogger(__name__)
+
+
+def wait_copies(blobs: BlobStore, topology_id: str, conf: Mapping[str, Any]) -> None:
+    """Wait for the copies of the blobs that the topology asks for; too few are no reason to
+    stop.
+    """
+    settings = SubmissionSettings.of(conf)
+    reached = blobs.wait_copies(settings.copies, max(settings.copies_wait_ms, 0))
+    if reached < settings.copies:
+        _LOG.warning(
+            "%s: code is in %d of %d copies; going on", topology_id, reached, settings.copies
+        )
 
 
 class NimbusService:
@@ -217,6 +229,8 @@ class NimbusService:
         """Make a request to rebalance, its options checked against what runs under that name
         now.
         """
+        from sparkstorm.control_plane.cluster.request_checks import checked_rebalance
+
         base = self.require(name, topology_id)
         checked = checked_rebalance(name, options, self._outline(base), self._conf)
         wait_ms = _millis(name, wait_secs)
@@ -282,6 +296,8 @@ class NimbusService:
 
     def named_blobs(self) -> NamedBlobStore:
         """Return the blobs with names of this cluster."""
+        from sparkstorm.control_plane.blobs.named_store import NamedBlobStore  # needs the API
+
         return NamedBlobStore(self._state, self._blobs, self._clock, client_name())
 
     def _prepare(
@@ -293,9 +309,16 @@ class NimbusService:
         topology_id = (
             f"{name}-{self._state.next_submission_number()}-{self._clock.now_ms() // 1000}"
         )
+        return topology_id, *self._checked(topology_id, name, topology, conf)
+
+    def _checked(
+        self, topology_id: str, name: str, topology: Topology, conf: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], TopologyOutline]:
+        from sparkstorm.client.submission import prepare  # needs the API and all schedulers
+
         own_conf, outline = prepare(topology_id, name, topology, conf, self._conf)
         self.named_blobs().check(own_conf)
-        return topology_id, own_conf, outline
+        return own_conf, outline
 
     def upgrade_request(
         self, name: str, topology: Topology, conf: Mapping[str, Any], code: bytes
@@ -305,11 +328,15 @@ class NimbusService:
 
         Its first batch of workers, chosen by topology.upgrade.* (S0.6), restarts with the new code.
         """
+        from sparkstorm.control_plane.cluster.request_checks import (
+            check_shadowed,
+            check_upgraded_outline,
+            upgrade_options,
+        )
 
         validate_name(name)
         running = self.require(name)
-        own_conf, outline = prepare(running.topology_id, name, topology, conf, self._conf)
-        self.named_blobs().check(own_conf)
+        own_conf, outline = self._checked(running.topology_id, name, topology, conf)
         settings = UpgradeSettings.of(own_conf)
         options = upgrade_options(
             settings.workers or (), settings.component or "", settings.worker_num

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import check_times
-from sparkstorm.client.request_client import owner_of_this_process
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.common.model.normalise import (
     check_own_conf,
@@ -22,19 +20,18 @@ from sparkstorm.common.model.normalise import (
     validate_sizes,
 )
 from sparkstorm.common.model.outline import TopologyOutline, outline_of
-from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.tasks import cell_by_task
 from sparkstorm.common.model.topology import Topology, validate, validate_name
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.common.model.values.value_types import register
+from sparkstorm.common.model.values.value_types import check_serializers, register, top_module
 from sparkstorm.common.settings import (
+    FileSettings,
     NimbusSettings,
     RequestSettings,
     StateSettings,
     SubmissionSettings,
     WorkerSettings,
 )
-from sparkstorm.control_plane.blobs.store import BlobStore
 from sparkstorm.control_plane.cluster.request_checks import (
     check_choice,
     check_components,
@@ -43,29 +40,13 @@ from sparkstorm.control_plane.cluster.request_checks import (
 )
 from sparkstorm.data_plane.checkpoint.restore import Seeds
 from sparkstorm.data_plane.executor.lazy_state import LazyState
+from sparkstorm.data_plane.user_code.attachments import read_attachments
+from sparkstorm.data_plane.user_code.local_modules import named_in, pack_sources
+from sparkstorm.data_plane.user_code.topology_code import classes_in, modules_of, pack_topology
 
 _LOG = logging.getLogger(__name__)
 _NO_BASE: Any = None
 _SOWN_AT_ONCE = 4096  # keys of a task
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitOptions:
-    """Options of a submission; `status` is the first status, ACTIVE or INACTIVE; the owner is by
-    default this process's user.
-
-    Schedulers with pools and priorities per user pass over topologies without an owner, as Storm's
-    do.
-    """
-
-    status: TopologyStatus = TopologyStatus.ACTIVE
-    owner: str = field(default_factory=owner_of_this_process)
-
-
-Seed = Callable[[str, Mapping[int, str]], None]
-"""Function that gives the tasks of a topology (its id, its components by task) their initial state;
-may be called again for the same id.
-"""
 
 
 def prepare(
@@ -118,16 +99,19 @@ def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> Non
         raise InvalidTopologyError(f"topology {name} was refused by {path}: {error}") from error
 
 
-def wait_copies(blobs: BlobStore, topology_id: str, conf: Mapping[str, Any]) -> None:
-    """Wait for the copies of the blobs that the topology asks for; too few are no reason to
-    stop.
+def packed(topology: Topology, by_value: Sequence[str] | None, conf: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a topology with the modules that workers do not have, its files and its
+    archives.
     """
-    settings = SubmissionSettings.of(conf)
-    reached = blobs.wait_copies(settings.copies, max(settings.copies_wait_ms, 0))
-    if reached < settings.copies:
-        _LOG.warning(
-            "%s: code is in %d of %d copies; going on", topology_id, reached, settings.copies
-        )
+    modules = modules_of(topology) if by_value is None else by_value
+    check_serializers(SubmissionSettings.of(conf).serializers, modules)
+    named = named_in(pack_topology(topology, modules)) if by_value is None else ()
+    classes = classes_in(topology, conf)
+    sources = pack_sources([*modules, *named, *map(top_module, classes)])
+    sent = FileSettings.of(conf)
+    return pack_topology(
+        topology, modules, sources, read_attachments(sent.files, sent.archives), classes
+    )
 
 
 class Seeding(Protocol):

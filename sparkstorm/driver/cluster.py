@@ -21,8 +21,8 @@ from pyspark import SparkConf, SparkContext
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.connect import zookeeper_address
 from sparkstorm.client.handle import TopologyHandle
+from sparkstorm.client.request_client import SubmitOptions
 from sparkstorm.client.service import NimbusService
-from sparkstorm.client.submission import SubmitOptions
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.config import Conf, merge
 from sparkstorm.common.errors import (

@@ -7,16 +7,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from sparkstorm.common.config import parse_override, unsupported_among
+from sparkstorm.client.submission import prepare
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.stores.contexts import VARIABLE
-from sparkstorm.common.stores.passwords import exposed
+from sparkstorm.driver.console import RunConsole, is_wanted
 from sparkstorm.driver.exit_status import guarded
-from sparkstorm.driver.job_file import JobFile, make_topology, read_job_file, topology_conf
+from sparkstorm.driver.job_file import make_topology, read_job, topology_conf
 from sparkstorm.driver.job_options import add_options
+from sparkstorm.driver.remote_run import run_remotely
+from sparkstorm.driver.run import Run
 
 EXITS = "exit status: 0 all done, 1 failed, 3 done but tuples were parked, 4 done but Redis had lost data, 130 stopped from outside"
 
@@ -71,13 +72,8 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
     is its first line.
     """
     job = read_job(options)
-    from sparkstorm.driver.console import RunConsole, is_wanted
-    from sparkstorm.driver.run import Run
-
     topology, by_value = make_topology(job)
     # what Nimbus would refuse needs no Spark
-    from sparkstorm.client.submission import prepare
-
     prepare(job.name, job.name, topology, topology_conf(job), job.conf.as_dict())
     cluster = options.cluster
     is_json = getattr(options, "output", "") == "json"
@@ -94,8 +90,6 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
         confirm=lambda question: options.yes or is_wanted(question),
     )
     if cluster:
-        from sparkstorm.driver.remote_run import run_remotely
-
         return run_remotely(run, job, cluster, options.detach, is_json)
     if options.detach:
         raise InvalidConfigError(
@@ -104,35 +98,6 @@ def perform(options: argparse.Namespace, note: str = "") -> int:
     from sparkstorm.driver.own_cluster import run_in_own_cluster
 
     return run_in_own_cluster(run, job)
-
-
-def read_job(options: argparse.Namespace) -> JobFile:
-    """Read the job file of parsed options; warn of exposed passwords and of keys without effect."""
-    overrides = dict(parse_override(each) for each in options.c)
-    if checkpoint := getattr(options, "from_checkpoint", None):
-        overrides["topology.from.checkpoint"] = checkpoint
-    for key in ("files", "archives"):
-        if given := getattr(options, key, None):
-            overrides[f"topology.{key}"] = given
-    job = read_job_file(options.conf, overrides, options.name, options.input, _substituted(options))
-    say_warnings(overrides, job.own_conf, options.conf)
-    return job
-
-
-def _substituted(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the substitutions of the options in a Flux document, as arguments of its factory."""
-    found: dict[str, Any] = {}
-    if getattr(options, "filter", None):
-        found["filter"] = os.path.abspath(options.filter)
-    if getattr(options, "env_filter", False):
-        found["environment"] = True
-    return found
-
-
-def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> None:
-    """Warn of passwords that other users of this machine can read, and of keys without effect."""
-    for sentence in (*exposed(overrides, own_conf, path), *unsupported_among(own_conf)):
-        print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.windows import check_times
-from sparkstorm.common.config import Conf, check, keys, merge, read_yaml
+from sparkstorm.common.config import (
+    Conf,
+    check,
+    keys,
+    merge,
+    parse_override,
+    read_yaml,
+    unsupported_among,
+)
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
 from sparkstorm.common.model.topology import Topology, validate, validate_name
 from sparkstorm.common.settings import DriverSettings, StoreSettings
+from sparkstorm.common.stores.passwords import exposed
 from sparkstorm.compat import flux
 from sparkstorm.compat.flux import is_flux_document, job_of_flux
 from sparkstorm.data_plane.user_code.topology_code import modules_by_value, modules_of
@@ -116,6 +127,35 @@ def read_job_file(
     )
     validate_name(job.name)
     return job
+
+
+def read_job(options: argparse.Namespace) -> JobFile:
+    """Read the job file of parsed options; warn of exposed passwords and of keys without effect."""
+    overrides = dict(parse_override(each) for each in options.c)
+    if checkpoint := getattr(options, "from_checkpoint", None):
+        overrides["topology.from.checkpoint"] = checkpoint
+    for key in ("files", "archives"):
+        if given := getattr(options, key, None):
+            overrides[f"topology.{key}"] = given
+    job = read_job_file(options.conf, overrides, options.name, options.input, _substituted(options))
+    say_warnings(overrides, job.own_conf, options.conf)
+    return job
+
+
+def _substituted(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the substitutions of the options in a Flux document, as arguments of its factory."""
+    found: dict[str, Any] = {}
+    if getattr(options, "filter", None):
+        found["filter"] = os.path.abspath(options.filter)
+    if getattr(options, "env_filter", False):
+        found["environment"] = True
+    return found
+
+
+def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> None:
+    """Warn of passwords that other users of this machine can read, and of keys without effect."""
+    for sentence in (*exposed(overrides, own_conf, path), *unsupported_among(own_conf)):
+        print(f"warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def topology_conf(job: JobFile) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sparkstorm.common.config import Conf, load_conf, merge, parse_override
 from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
@@ -24,13 +24,14 @@ from sparkstorm.common.stores.addresses import connection_path, not_configured
 from sparkstorm.common.stores.connection import read_only_path
 from sparkstorm.common.stores.contexts import VARIABLE
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo
+from sparkstorm.driver.cluster import Cluster
+from sparkstorm.driver.console import RunConsole
 from sparkstorm.driver.exit_status import INTERRUPTED, OK, guarded, leave
 from sparkstorm.driver.hosting.tied_child import tied
-from sparkstorm.driver.job import say_warnings
+from sparkstorm.driver.job_file import say_warnings
 from sparkstorm.driver.job_options import add_overrides
-
-if TYPE_CHECKING:
-    from sparkstorm.driver.cluster import Cluster
+from sparkstorm.driver.own_cluster import check_spark, spark_may_end, starting_text
+from sparkstorm.driver.run import Signals, StoppedError
 
 _SHARES = re.compile(r"[\d.,]+(%| bytes| MiB| s\b)")
 _LOOK_EVERY_S = 1.0
@@ -67,10 +68,6 @@ def cluster_conf(own: Mapping[str, Any]) -> Conf:
 
 def hold(conf: Conf, web_port: int | None = None) -> int:
     """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
-    from sparkstorm.driver.cluster import Cluster
-    from sparkstorm.driver.console import RunConsole
-    from sparkstorm.driver.own_cluster import spark_may_end, starting_text
-    from sparkstorm.driver.run import Signals, StoppedError
 
     console = RunConsole()
     stopping = threading.Event()
@@ -136,8 +133,6 @@ def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str
     """Show changes of leader and topologies until stopped; return a clause on the topologies that
     are left, or nothing.
     """
-    from sparkstorm.driver.own_cluster import check_spark
-
     lead = LeaderWatch(lambda: (cluster.leader, cluster.is_leading), say)
     watch = TopologyWatch(
         lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, say

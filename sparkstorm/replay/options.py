@@ -13,7 +13,6 @@ from sparkstorm.api.components import Effects
 from sparkstorm.common.config import check, merge
 from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.common.model.topology import Topology
-from sparkstorm.data_plane.checkpoint.files import read_checkpoint
 from sparkstorm.data_plane.checkpoint.restore import Seeds
 from sparkstorm.replay.inputs import EventTime
 from sparkstorm.replay.plan import Plan, make_plan
@@ -63,7 +62,7 @@ class ReplayOptions:
             raise InvalidTopologyError(
                 "a replay begins with states or from_checkpoint, not both: a checkpoint has the states"
             )
-        seeds = Seeds.of(read_checkpoint(Path(self.from_checkpoint)), topology)
+        seeds = Seeds.read(self.from_checkpoint, topology)
         plan = make_plan(seeds.topology, conf, self.name, self.effects)
         return replace(
             plan,

@@ -39,7 +39,6 @@ from sparkstorm.control_plane.nimbus.hooks import NimbusHooks
 from sparkstorm.control_plane.nimbus.nimbus import Nimbus
 from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
 from sparkstorm.control_plane.supervisor.local import MemoryDisk
-from sparkstorm.data_plane.checkpoint.files import read_checkpoint
 from sparkstorm.data_plane.checkpoint.restore import FROM_CHECKPOINT, Seeds
 from sparkstorm.data_plane.executor.state import merged_states
 from sparkstorm.data_plane.transport.local_reader import LocalSeeding
@@ -229,7 +228,7 @@ class LocalCluster:
         own_conf = dict(conf or {})
         seeds = None
         if from_checkpoint is not None:
-            seeds = Seeds.of(read_checkpoint(from_checkpoint), topology)
+            seeds = Seeds.read(from_checkpoint, topology)
             topology, own_conf[FROM_CHECKPOINT] = seeds.topology, str(from_checkpoint)
         self._submitted.append(topology)
         seed = None if seeds is None else partial(self._sow, seeds, own_conf)

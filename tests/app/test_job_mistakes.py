@@ -95,7 +95,7 @@ def test_run_has_a_cluster_of_its_own_whatever_the_environment_names(
         return 0
 
     monkeypatch.setattr("sparkstorm.driver.own_cluster.run_in_own_cluster", run_in_own_cluster)
-    monkeypatch.setattr("sparkstorm.driver.remote_run.run_remotely", run_remotely)
+    monkeypatch.setattr("sparkstorm.driver.job.run_remotely", run_remotely)
     assert main_of_run([job]) == 0 and went == ["own"]
     assert "SPARKSTORM_CLUSTER does not matter to `run`" in capsys.readouterr().out
     assert main_of_run([job, "--detach"]) == FAILED and went == ["own"]

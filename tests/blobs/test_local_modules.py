@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkstorm.client.access import packed
+from sparkstorm.client.submission import packed
 from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.data_plane.user_code import local_modules as modules
 from sparkstorm.data_plane.user_code.local_modules import local_spec, pack_sources

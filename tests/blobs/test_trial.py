@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
-from sparkstorm.client.access import packed
+from sparkstorm.client.submission import packed
 from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.data_plane.user_code.local_modules import remove_sources

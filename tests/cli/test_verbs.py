@@ -446,8 +446,8 @@ def test_a_watched_verb_asks_again_over_one_connection(
         if len(pauses) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("sparkstorm.cli.common.time.sleep", pause)
-    monkeypatch.setattr("sparkstorm.cli.common.connect", connect_and_note)
+    monkeypatch.setattr("sparkstorm.cli.cluster_verbs.time.sleep", pause)
+    monkeypatch.setattr("sparkstorm.cli.cluster_verbs.connect", connect_and_note)
     assert main(["list", "--watch", "0.5"]) == 130
     assert capsys.readouterr().out.count(words.topology_id) == 3
     assert pauses == [0.5] * 3 and len(opened) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.client.submission import Seed
+from sparkstorm.client.request_client import Seed
 from sparkstorm.common.errors import FencedError, InvalidConfigError
 from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.control_plane.cluster.storm_state import StormState

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.client.submission import SubmitOptions, prepare
+from sparkstorm.client.request_client import SubmitOptions
+from sparkstorm.client.submission import prepare
 from sparkstorm.common.config import default_conf
 from sparkstorm.common.errors import (
     AlreadyAliveError,

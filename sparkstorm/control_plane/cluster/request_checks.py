@@ -27,6 +27,7 @@ from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.model.upgrade import UpgradeOptions
 from sparkstorm.common.settings import RequestSettings, TrackingSettings
+from sparkstorm.control_plane.scheduling import per_topology
 from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
 
 _WORKERS_KEY = "topology.workers"
@@ -274,8 +275,6 @@ def check_choice(conf: Mapping[str, Any]) -> None:
     """Refuse a topology.scheduler that cannot be made, also by an error of a plug-in's own code:
     InvalidConfigError.
     """
-    from sparkstorm.control_plane.scheduling import per_topology  # schedulers need numpy
-
     try:
         per_topology.check_choice(conf)
     except SparkStormError as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from sparkstorm.api.components import ReplayableSpout, Stateful
@@ -20,7 +21,12 @@ from sparkstorm.common.grouping.hashing import stable_hash
 from sparkstorm.common.model.tasks import tasks_by_component
 from sparkstorm.common.model.topology import ACKER, MASTER, Component, Topology
 from sparkstorm.common.model.values.codec import Codec
-from sparkstorm.data_plane.checkpoint.files import STATE, Checkpoint, CheckpointContent
+from sparkstorm.data_plane.checkpoint.files import (
+    STATE,
+    Checkpoint,
+    CheckpointContent,
+    read_checkpoint,
+)
 
 FROM_CHECKPOINT = "topology.from.checkpoint"
 _KEYS_PER_ENTRY = 256
@@ -55,6 +61,11 @@ class Seeds:
         }
         whole = Topology({c.id: replace(c, instance=taken.get(c.id, c.instance)) for c in topology})
         return cls(checkpoint, whole, frozenset(taken))
+
+    @classmethod
+    def read(cls, folder: str | Path, topology: Topology) -> Seeds:
+        """Return those of the checkpoint in a folder."""
+        return cls.of(read_checkpoint(Path(folder)), topology)
 
     def journals(
         self,

@@ -15,10 +15,10 @@ from sparkstorm.common.config import parse_override
 from sparkstorm.common.errors import InvalidConfigError, ReplayFailedError
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.driver.exit_status import guarded
-from sparkstorm.driver.job import say_warnings
-from sparkstorm.driver.job_file import make_topology, read_job_file
+from sparkstorm.driver.job_file import make_topology, read_job_file, say_warnings
 from sparkstorm.driver.replay.file import NOTE, read_replay, with_inputs
 from sparkstorm.driver.replay.options import EXITS, add_options
+from sparkstorm.driver.replay.run import ReplayRun
 
 _ADVICE = re.compile(r"; skip_bad (?=(?:puts such|names the) [^;]*\Z)")
 
@@ -50,7 +50,6 @@ def _perform(options: argparse.Namespace) -> int:
         raise InvalidConfigError(
             f"--against {against} is no folder: name the --output of a replay of the other version"
         )
-    from sparkstorm.driver.replay.run import ReplayRun
 
     try:
         run = ReplayRun(job, topology, by_value, file)
