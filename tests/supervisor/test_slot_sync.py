@@ -34,9 +34,9 @@ from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTr
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.scheduling.reconcile import with_codes
 from sparkstorm.control_plane.supervisor.node_dir import NodeDir
+from sparkstorm.control_plane.supervisor.slot_assignments import REFUSED
 from sparkstorm.control_plane.supervisor.slot_machine import BlobView
 from sparkstorm.control_plane.supervisor.slot_sync import (
-    REFUSED,
     DesiredState,
     SlotStores,
     SlotSync,
@@ -259,11 +259,11 @@ def test_a_tampered_topology_does_not_hide_another(office: Office) -> None:
 def test_code_is_brought_checked_and_kept(office: Office) -> None:
     office.submit()
     wanted = office.wish().assignment
-    assert office.sync.blob_view(wanted) is BlobView.MISSING
-    office.sync.order(wanted)
+    assert office.sync.code.view(wanted) is BlobView.MISSING
+    office.sync.code.order(wanted)
     office.sync.step(0)
-    code = office.sync.code(wanted)
-    assert office.sync.blob_view(wanted) is BlobView.READY and code is not None
+    code = office.sync.code.get(wanted)
+    assert office.sync.code.view(wanted) is BlobView.READY and code is not None
     assert (code.code_path.read_bytes(), code.conf) == (b"code of t", {"a": 1})
     assert code.code_path.name == hashlib.sha256(b"code of t").hexdigest()
 
@@ -273,17 +273,17 @@ def test_a_whole_copy_on_the_disk_needs_no_store_and_a_damaged_one_is_replaced(
 ) -> None:
     whole = office.submit()
     wanted = office.wish().assignment
-    office.sync.order(wanted)
+    office.sync.code.order(wanted)
     office.sync.step(0)
     path = office.node_dir.code_dir("t") / whole.code_key
     path.write_bytes(b"damaged")
-    office.sync.order(wanted)
+    office.sync.code.order(wanted)
     office.sync.step(0)
     assert path.read_bytes() == b"code of t"
     office.blobs.delete(whole.code_key)
-    office.sync.order(wanted)
+    office.sync.code.order(wanted)
     office.sync.step(0)
-    assert office.sync.blob_view(wanted) is BlobView.READY
+    assert office.sync.code.view(wanted) is BlobView.READY
 
 
 @pytest.mark.parametrize("what", ["missing", "not JSON", "key leads out"])
@@ -296,20 +296,20 @@ def test_code_that_cannot_be_had_is_a_failure_and_no_crash(office: Office, what:
         wanted = replace(wanted, conf_key=office.blobs.put(b"[1]", 0, BlobKind.CONF))
     else:
         wanted = replace(wanted, code_key="../../x")
-    office.sync.order(wanted)
+    office.sync.code.order(wanted)
     office.sync.step(0)
-    assert office.sync.blob_view(wanted) is BlobView.FAILED
+    assert office.sync.code.view(wanted) is BlobView.FAILED
 
 
 def test_code_that_vanished_from_the_disk_is_not_given_out(office: Office) -> None:
     office.submit()
     wanted = office.wish().assignment
-    office.sync.order(wanted)
+    office.sync.code.order(wanted)
     office.sync.step(0)
-    code = office.sync.code(wanted)
+    code = office.sync.code.get(wanted)
     assert code is not None
     code.code_path.unlink()
-    assert office.sync.code(wanted) is None
+    assert office.sync.code.get(wanted) is None
 
 
 def test_only_the_newest_beat_is_delivered(office: Office) -> None:

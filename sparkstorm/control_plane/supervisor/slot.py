@@ -236,7 +236,7 @@ class Slot:
             self._reports.standstill(
                 ReportSubject.of_spec(child.spec), child.stats.get("blocked"), now_ms
             )
-            self._sync.note_store(child.spec, read_mark(child.stats.get("store")))
+            self._sync.marks.note(child.spec, read_mark(child.stats.get("store")))
         elif isinstance(report, ComponentError):
             child.has_reported_end |= not child.view.ready
             self._report_error(child, report.failure, now_ms)
@@ -274,7 +274,7 @@ class Slot:
     def _observe(self) -> Observation:
         wish = self._sync.wish
         assignment = self._state.assignment
-        blob = self._sync.blob_view(assignment) if assignment else Observation().blob
+        blob = self._sync.code.view(assignment) if assignment else Observation().blob
         child = self._child.view if self._child else None
         return Observation(wish.assignment if wish else None, blob, child, self._sync.stop)
 
@@ -283,7 +283,7 @@ class Slot:
             self._suspicion = PoisonDetector()
             self._message = ""
             self._reports.begin()
-            self._sync.order(action.assignment)
+            self._sync.code.order(action.assignment)
         elif isinstance(action, StartChild):
             self._start(action.assignment, now_ms)
         elif isinstance(action, WorkerExited):
@@ -307,10 +307,10 @@ class Slot:
 
     def _start(self, assignment: LocalAssignment, now_ms: int) -> None:
         wish = self._sync.wish
-        code = self._sync.code(assignment)
+        code = self._sync.code.get(assignment)
         if wish is None or wish.assignment != assignment or code is None:
             # the code went from the disk: the failed start is tried again
-            self._sync.order(assignment)
+            self._sync.code.order(assignment)
             self._message = f"the code of {assignment.topology_id} is gone from this machine"
             return
         try:
@@ -355,7 +355,7 @@ class Slot:
             careful=self._suspicion.careful,
             suspects=self._suspicion.suspects(),
             cpus=self._place.cpus,
-            store_mark=self._sync.store_mark(assignment.topology_id, cell),
+            store_mark=self._sync.marks.get(assignment.topology_id, cell),
         )
 
     def _next_launch(self, now_ms: int) -> int:

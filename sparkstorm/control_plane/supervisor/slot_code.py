@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
 from sparkstorm.control_plane.cluster.base import Hint
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.supervisor.base import NodeStorage
-from sparkstorm.control_plane.supervisor.slot_machine import LocalAssignment
+from sparkstorm.control_plane.supervisor.slot_machine import BlobView, LocalAssignment
 
 _LOG = logging.getLogger(__name__)
 # Half of it asks a store for a damaged blob twice as often, double leaves a mended one unseen for
@@ -62,8 +63,81 @@ class SlotCode:
         self._hint = hint
         self._key_here: dict[tuple[str, str], str] = {}  # of blobs, by topology and local name
         self._retry_ms = 0
+        self._orders: deque[LocalAssignment] = deque(maxlen=1)
+        self._fetched: dict[LocalAssignment, Code | BlobView] = {}
+        # new code that could not be had, and when to try again
+        self._unfetched: tuple[LocalAssignment, int] | None = None
+        self._fetch_problem = self._blob_problem = ""
         self.turn = 0
-        self.problem = ""
+
+    @property
+    def problem(self) -> str:
+        """Return why code or a blob could not be fetched; nothing when they could."""
+        return self._fetch_problem or self._blob_problem
+
+    # -- the slot's side ---------------------------------------------------------------------------
+
+    def order(self, assignment: LocalAssignment) -> None:
+        """Ask for a topology's code."""
+        self._fetched.pop(assignment, None)
+        self._orders.append(assignment)
+        self._hint()
+
+    def view(self, assignment: LocalAssignment) -> BlobView:
+        """Return whether the code of an assignment was fetched."""
+        found = self._fetched.get(assignment, BlobView.MISSING)
+        return BlobView.READY if isinstance(found, Code) else found
+
+    def get(self, assignment: LocalAssignment) -> Code | None:
+        """Return the code that was fetched, None when it is not there (any more)."""
+        found = self._fetched.get(assignment)
+        is_there = isinstance(found, Code) and self._storage.has_code(found.code_path)
+        return found if is_there and isinstance(found, Code) else None
+
+    # -- the sync's side ---------------------------------------------------------------------------
+
+    def take_orders(self) -> Iterator[LocalAssignment]:
+        """Yield the assignments whose code was asked for."""
+        while self._orders:
+            yield self._orders.popleft()
+
+    def fetch(
+        self,
+        assignment: LocalAssignment,
+        stores: Stores,
+        now_ms: int,
+        prepare: Callable[[], None],
+    ) -> None:
+        """Fetch the code that was asked for, after `prepare`; a failure of either is seen in
+        `view`.
+        """
+        self._fetched.clear()
+        try:
+            prepare()
+            self._fetched[assignment] = self.bring(assignment, stores, now_ms)
+            self._fetch_problem = ""
+        except (SparkStormError, OSError) as fault:
+            self._fetch_problem = f"the code of {assignment.topology_id} cannot be fetched: {fault}"
+            _LOG.error("slot %s:%d: %s", self._storage.node, self._port, self._fetch_problem)
+            self._fetched[assignment] = BlobView.FAILED
+
+    def try_new(self, new: LocalAssignment, stores: Stores, now_ms: int) -> bool:
+        """Bring the new code of a worker that runs (S0.25); return False while it cannot be had."""
+        if self._unfetched is not None:
+            failed, retry_ms = self._unfetched
+            if failed == new and now_ms < retry_ms:
+                return False
+        try:
+            self.bring(new, stores, now_ms)
+        except (SparkStormError, OSError) as fault:
+            if isinstance(fault, StoreUnavailableError):
+                raise
+            text = "slot %s:%d: new code of %s: %s; the worker stays as it is"
+            _LOG.error(text, self._storage.node, self._port, new.topology_id, fault)
+            self._unfetched = (new, now_ms + _RETRY_MS)
+            return False
+        self._unfetched = None
+        return True
 
     def bring(self, assignment: LocalAssignment, stores: Stores, now_ms: int) -> Code:
         """Bring an assignment's code, configuration and blobs to this host; an error names what is
@@ -88,12 +162,14 @@ class SlotCode:
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
         return Code(code_path, conf, self._bring_blobs(topology_id, conf, stores))
 
-    def renew(self, topology_id: str, code: Code, stores: Stores, now_ms: int) -> None:
-        """Bring the versions of blobs that are new, and count those with which the worker is to
-        start anew.
+    def renew(self, assignment: LocalAssignment, stores: Stores, now_ms: int) -> bool:
+        """Bring the versions of blobs of the worker that runs which are new; return whether it is
+        to start anew with them.
         """
-        if code.blobs is None:
-            return
+        code = self._fetched.get(assignment)
+        if not isinstance(code, Code) or code.blobs is None:
+            return False
+        topology_id, before = assignment.topology_id, self.turn
         named = stores.state.read_named_blobs(self._hint)
         keys = {use: named[use.name].key for use in blob_uses(code.conf) if use.name in named}
         newer = {
@@ -102,20 +178,21 @@ class SlotCode:
             if self._key_here.get((topology_id, use.local_name)) != key
         }
         if not newer or now_ms < self._retry_ms:
-            return
+            return False
         try:
             for use, key in newer.items():
                 self._keep(topology_id, use, key, stores)
                 self.turn += use.restarts
-            self.problem = ""
+            self._blob_problem = ""
         except (SparkStormError, OSError) as fault:
             if isinstance(fault, StoreUnavailableError):
                 raise
             self._retry_ms = now_ms + _RETRY_MS
             problem = f"{topology_id} goes on with an older blob: {fault}"
-            if problem != self.problem:
+            if problem != self._blob_problem:
                 _LOG.error("%s", problem)
-            self.problem = problem
+            self._blob_problem = problem
+        return self.turn != before
 
     def _bring_blobs(
         self, topology_id: str, conf: Mapping[str, JsonValue], stores: Stores

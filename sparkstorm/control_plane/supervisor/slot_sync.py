@@ -11,41 +11,35 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from sparkstorm.common.errors import (
-    SparkStormError,
     StoreInconsistentError,
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.common.model.assignment import Assignment, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerBeat, WorkerCode, WorkerSlot
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.tasks import cell_by_task
 from sparkstorm.common.model.worker_messages import INACTIVE, NO_SHADOW, SetShadow, SetStatus
-from sparkstorm.common.model.worker_spec import StoreMark, WorkerSpec, newer_mark
 from sparkstorm.control_plane.blobs.store import BlobStore
+from sparkstorm.control_plane.cluster.store_marks import StoreMarks
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.cluster.task_beats import TaskBeatGatherer
 from sparkstorm.control_plane.supervisor.base import LogSink, NodeStorage
 from sparkstorm.control_plane.supervisor.extension import SlotExtension, SlotView, slot_extensions
-from sparkstorm.control_plane.supervisor.seen_versions import VersionGuard
-from sparkstorm.control_plane.supervisor.slot_code import Code, SlotCode
-from sparkstorm.control_plane.supervisor.slot_machine import BlobView, LocalAssignment
-from sparkstorm.control_plane.supervisor.supervisor import SlotParts, Supervisor, part_of
+from sparkstorm.control_plane.supervisor.slot_assignments import SlotAssignments
+from sparkstorm.control_plane.supervisor.slot_code import SlotCode
+from sparkstorm.control_plane.supervisor.slot_machine import LocalAssignment
+from sparkstorm.control_plane.supervisor.supervisor import Supervisor
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-Cell = tuple[str, int]
-"""A topology's id, and the number of one of its cells."""
 POLL_MS = 250  # between two readings when no hint came
-FETCH_RETRY_MS = 3_000  # for the new code of a worker that runs
 MAX_ERRORS_WAITING = 200
-MARK_EVERY_MS = 1_000
-REFUSED = "REFUSED"
-"""Report of a slot that was given an older assignment than it has seen before."""
 _WORKING = (TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyStatus.ROLLBACK)
 
 
@@ -91,6 +85,37 @@ class SlotStores:
     has_several: bool = False
 
 
+class Outbox:
+    """What waits to be written for a slot: the newest beat and refusal, errors, and topologies
+    whose workers are gone for good.
+    """
+
+    def __init__(self) -> None:
+        self.refusals: deque[WorkerBeat] = deque(maxlen=1)
+        self.beats: deque[WorkerBeat] = deque(maxlen=1)
+        self.errors: deque[tuple[str, Failure]] = deque(maxlen=MAX_ERRORS_WAITING)
+        self.left: deque[str] = deque()
+
+    def deliver(self, state: StormState, take_leave: Callable[[str], None]) -> None:
+        """Write everything that waits."""
+        _drain(self.refusals, state.write_worker_beat)
+        _drain(self.beats, state.write_worker_beat)
+        _drain(self.errors, lambda entry: state.report_error(*entry))
+        _drain(self.left, take_leave)
+
+
+def _drain(queue: deque[_T], write: Callable[[_T], None]) -> None:
+    """Write everything that waits; what could not be written waits on, unless newer ones came."""
+    while queue:
+        entry = queue.popleft()
+        try:
+            write(entry)
+        except StoreUnavailableError:
+            with contextlib.suppress(IndexError):  # full; `appendleft` would drop the newest
+                queue.insert(0, entry)
+            raise
+
+
 class SlotSync:
     """One slot's sync; `notify` wakes the slot's main thread when there is something new to see.
 
@@ -108,37 +133,19 @@ class SlotSync:
         number: int = 0,
     ) -> None:
         self._slot = slot
-        self._dir = node_dir
         self._connect = connect
         self._stop_path = stop_path
         self._number = str(number).encode()
         self._opened: SlotStores | None = None
         self._extensions: tuple[SlotExtension, ...] = ()
         self._changed = threading.Event()
-        self._assignments: dict[str, Assignment] = {}
-        self._parts = SlotParts(slot)
-        self._guard = VersionGuard(node_dir.seen_versions(slot.port))
-        self._refused: dict[str, int] = {}  # versions whose refusal was reported
-        self._refusals: deque[WorkerBeat] = deque(maxlen=1)
-        self._beats: deque[WorkerBeat] = deque(maxlen=1)
-        self._errors: deque[tuple[str, Failure]] = deque(maxlen=MAX_ERRORS_WAITING)
-        self._left: deque[str] = deque()
-        self._orders: deque[LocalAssignment] = deque(maxlen=1)
-        self._code: dict[LocalAssignment, Code | BlobView] = {}
+        self._assignments = SlotAssignments(slot, node_dir.seen_versions(slot.port))
+        self._outbox = Outbox()
         self._status_read: TopologyStatus | None = None  # of the topology of the wish, as its store
-        # new code that could not be had, and when to try again
-        self._unfetched: tuple[LocalAssignment, int] | None = None
-        self._fetch_problem = self._disk_problem = ""
+        self._disk_problem = ""
         self._stores_read: tuple[str, ...] = ("",)
-        # of the stores of topologies and cells, as this slot's workers and ZooKeeper know them
-        self._marks: dict[Cell, StoreMark] = {}
-        self._new_mark: Cell | None = None  # cell whose mark ZooKeeper lacks
-        self._mark_due_ms = 0
-        self._written_mark: tuple[Cell, StoreMark, int] | None = None  # cell, mark, session
-        self._first_task: tuple[Cell, int] = (("", 0), 0)  # of the cell of the worker that runs
         # topology and code of a worker that has beaten
         self._runs: tuple[str, WorkerCode] | None = None
-        self._slot_code = SlotCode(node_dir, slot.port, self.wake)
         self._duties: tuple[Callable[[int], None], ...] = (
             self._follow,
             self._supervise,
@@ -149,6 +156,8 @@ class SlotSync:
             self._gather,
             self._publish,
         )
+        self.marks = StoreMarks()
+        self.code = SlotCode(node_dir, slot.port, self.wake)
         self.wish: DesiredState | None = None
         self.stop = False
         self.problem = ""  # why code could not be fetched, or what this host's disk refused
@@ -158,7 +167,7 @@ class SlotSync:
 
     def beat(self, beat: WorkerBeat) -> None:
         """Leave the newest beat; an older one that still waits is replaced."""
-        self._beats.append(beat)
+        self._outbox.beats.append(beat)
 
     def runs(self, topology_id: str, code: WorkerCode) -> None:
         """Take note that the worker of that topology has beaten under that code."""
@@ -170,56 +179,11 @@ class SlotSync:
 
     def report(self, topology_id: str, error: Failure) -> None:
         """Leave an error; when hundreds wait, the oldest go."""
-        self._errors.append((topology_id, error))
-
-    def note_store(self, spec: WorkerSpec, mark: StoreMark | None) -> None:
-        """Take in a worker's record of its store; the record of the worker with the lowest task, or
-        of a new incarnation, counts for all.
-        """
-        cell = spec.topology_id, spec.cell
-        known = self._marks.get(cell)
-        if mark is None:
-            return
-        is_new = known is None or (known.incarnation, known.losses) != (
-            mark.incarnation,
-            mark.losses,
-        )
-        if (found := newer_mark(known, mark)) is not None:
-            self._marks = {cell: found}  # one assignment: the sync's thread reads it
-        if is_new or min(spec.tasks(), default=0) == self._first_task_of(spec):
-            self._new_mark = cell
-
-    def _first_task_of(self, spec: WorkerSpec) -> int:
-        """Return the lowest task of a worker's cell, worked out once for each."""
-        cell = spec.topology_id, spec.cell
-        if self._first_task[0] != cell:
-            cells = cell_by_task(spec.component_by_task, max(1, len(spec.cells)))
-            first = min((task for task, its in cells.items() if its == spec.cell), default=0)
-            self._first_task = cell, first
-        return self._first_task[1]
-
-    def store_mark(self, topology_id: str, cell: int = 0) -> StoreMark | None:
-        """Return what is known of the store of a topology's cell."""
-        return self._marks.get((topology_id, cell))
+        self._outbox.errors.append((topology_id, error))
 
     def leave(self, topology_id: str) -> None:
         """Remove the beat of the topology's worker, which is gone for good."""
-        self._left.append(topology_id)
-
-    def order(self, assignment: LocalAssignment) -> None:
-        """Ask for a topology's code."""
-        self._code.pop(assignment, None)
-        self._orders.append(assignment)
-        self._changed.set()
-
-    def blob_view(self, assignment: LocalAssignment) -> BlobView:
-        found = self._code.get(assignment, BlobView.MISSING)
-        return BlobView.READY if isinstance(found, Code) else found
-
-    def code(self, assignment: LocalAssignment) -> Code | None:
-        """The code that was fetched, None when it is not there (any more)."""
-        found = self._code.get(assignment)
-        return found if isinstance(found, Code) and self._dir.has_code(found.code_path) else None
+        self._outbox.left.append(topology_id)
 
     # -- the sync's side ---------------------------------------------------------------------------
 
@@ -240,7 +204,7 @@ class SlotSync:
         if problem and problem != self._disk_problem:
             _LOG.error("slot %s: %s", self._slot, problem)
         self._disk_problem = problem
-        self.problem = problem or self._fetch_problem or self._slot_code.problem
+        self.problem = problem or self.code.problem
         return now_ms + POLL_MS
 
     def wait(self, timeout_ms: int) -> None:
@@ -286,9 +250,7 @@ class SlotSync:
         asked = state.store.get(self._stop_path, self.wake) if self._stop_path else None
         if asked is not None and not asked.data:
             self.stop = True
-        topology_ids = state.assignment_ids(self.wake)
-        read = {each: self._read(each, now_ms) for each in topology_ids}
-        self._assignments = {each: assignment for each, assignment in read.items() if assignment}
+        self._assignments.read(state, self.wake, self._outbox.refusals.append, now_ms)
         self.wish = self._make_wish(now_ms)
         if (
             asked is not None
@@ -300,49 +262,13 @@ class SlotSync:
         if (self.wish, self.stop) != (before, stopping):
             self.notify()
 
-    def _read(self, topology_id: str, now_ms: int) -> Assignment | None:
-        known = self._assignments.get(topology_id)
-        try:
-            found = self._desk().state.read_assignment(topology_id, self.wake)
-        except (StoreInconsistentError, TamperedBlobError) as fault:
-            _LOG.error("slot %s: %s", self._slot, fault)
-            return known
-        if found is None or self._guard.admit(topology_id, found.version):
-            return found
-        self._refuse(found, now_ms, is_known=known is not None)
-        return known
-
-    def _refuse(self, found: Assignment, now_ms: int, is_known: bool) -> None:
-        """Follow no older version; a slot that has no newer one at hand reports it in a beat, and
-        Nimbus writes another.
-        """
-        seen = self._guard.seen(found.topology_id)
-        if self._refused.get(found.topology_id) != found.version:
-            self._refused = {**self._refused, found.topology_id: found.version}
-            text = "slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not followed"
-            _LOG.error(text, self._slot, found.topology_id, found.version, seen)
-        if not is_known and part_of(found, self._slot):
-            self._refusals.append(
-                WorkerBeat(
-                    found.topology_id,
-                    self._slot.node,
-                    self._slot.port,
-                    now_ms,
-                    0,
-                    0,
-                    0,
-                    REFUSED,
-                    seen,
-                )
-            )
-
     def _make_wish(self, now_ms: int) -> DesiredState | None:
-        parts = self._parts.among(self._assignments)
+        parts = self._assignments.parts()
         if not parts:
             return None
         running = self.wish.assignment.topology_id if self.wish else ""
         part = min(parts, key=lambda part: (part.topology_id != running, part.topology_id))
-        part = replace(part, turn=self._slot_code.turn)
+        part = replace(part, turn=self.code.turn)
         try:
             levels = self._log_levels(part.topology_id, now_ms)
             order = self._order(part.topology_id)
@@ -370,7 +296,7 @@ class SlotSync:
         """Return the code that an extension has run beside one of this worker's tasks."""
         view = SlotView(self._slot, part, components, self._status_read)
         known = self.wish.shadow if self.wish else NO_SHADOW
-        bring = lambda other: self._slot_code.bring(other, self._desk(), now_ms)  # noqa: E731 - short
+        bring = lambda other: self.code.bring(other, self._desk(), now_ms)  # noqa: E731 - short
         found = (each.shadow(view, known, bring) for each in self._extensions)
         return next((order for order in found if order != NO_SHADOW), NO_SHADOW)
 
@@ -386,27 +312,7 @@ class SlotSync:
             or (old.code_key, old.conf_key) == (new.code_key, new.conf_key)
         ):
             return True
-        if (
-            self._unfetched is not None
-            and self._unfetched[0] == new
-            and now_ms < self._unfetched[1]
-        ):
-            return False
-        try:
-            self._slot_code.bring(new, self._desk(), now_ms)
-        except (SparkStormError, OSError) as fault:
-            if isinstance(fault, StoreUnavailableError):
-                raise
-            _LOG.error(
-                "slot %s: new code of %s: %s; the worker stays as it is",
-                self._slot,
-                new.topology_id,
-                fault,
-            )
-            self._unfetched = (new, now_ms + FETCH_RETRY_MS)
-            return False
-        self._unfetched = None
-        return True
+        return self.code.try_new(new, self._desk(), now_ms)
 
     def _extend(self, now_ms: int) -> None:
         if self.wish is None:
@@ -418,7 +324,7 @@ class SlotSync:
             self.wish.component_by_task,
             self._status_read,
             self._code_of_worker(),
-            self._assignments.get(part.topology_id),
+            self._assignments.by_topology.get(part.topology_id),
         )
         for extension in self._extensions:
             extension.step(view, now_ms)
@@ -468,70 +374,26 @@ class SlotSync:
         )
 
     def _supervise(self, now_ms: int) -> None:
-        self._desk().supervisor.step(now_ms, self._assignments)
+        self._desk().supervisor.step(now_ms, self._assignments.by_topology)
 
     def _fetch(self, now_ms: int) -> None:
-        while self._orders:
-            assignment = self._orders.popleft()
-            self._code.clear()
-            try:
-                self._read_mark(assignment.topology_id)
-                self._code[assignment] = self._slot_code.bring(assignment, self._desk(), now_ms)
-                self._fetch_problem = ""
-            except (SparkStormError, OSError) as fault:
-                self._fetch_problem = (
-                    f"the code of {assignment.topology_id} cannot be fetched: {fault}"
-                )
-                _LOG.error("slot %s: %s", self._slot, self._fetch_problem)
-                self._code[assignment] = BlobView.FAILED
+        cells = len(self.wish.stores) if self.wish else 1
+        for assignment in self.code.take_orders():
+            read_marks = partial(self.marks.read, self._desk().state, assignment.topology_id, cells)
+            self.code.fetch(assignment, self._desk(), now_ms, read_marks)
             self.notify()
 
     def _renew_blobs(self, now_ms: int) -> None:
         """Bring new versions of the blobs of the worker that runs; one that cannot be had leaves
         the one before.
         """
-        code = self._code.get(self.wish.assignment) if self.wish else None
-        if self.wish is not None and isinstance(code, Code):
-            before = self._slot_code.turn
-            self._slot_code.renew(self.wish.assignment.topology_id, code, self._desk(), now_ms)
-            if self._slot_code.turn != before:
-                self.wake()  # the wish has changed
+        if self.wish is not None and self.code.renew(self.wish.assignment, self._desk(), now_ms):
+            self.wake()  # the wish has changed
 
     def _deliver(self, now_ms: int) -> None:
         state = self._desk().state
-        _drain(self._refusals, state.write_worker_beat)
-        _drain(self._beats, state.write_worker_beat)
-        _drain(self._errors, lambda entry: state.report_error(*entry))
-        _drain(self._left, self._take_leave)
-        self._write_mark(now_ms)
-
-    def _read_mark(self, topology_id: str) -> None:
-        """Read what ZooKeeper knows of a topology's store, before its worker is started."""
-        cells = len(self.wish.stores) if self.wish else 1
-        found = {
-            (topology_id, cell): mark
-            for cell, mark in self._desk().state.read_store_marks(topology_id, cells).items()
-        }
-        known = {each: mark for each, mark in self._marks.items() if each[0] == topology_id}
-        both = {each: newer_mark(known.get(each), found.get(each)) for each in {*known, *found}}
-        self._marks = {each: mark for each, mark in both.items() if mark is not None}
-
-    def _write_mark(self, now_ms: int) -> None:
-        """Write what is known to ZooKeeper, once a second."""
-        cell = self._new_mark
-        if cell is None or now_ms < self._mark_due_ms:
-            return
-        mark = self._marks.get(cell)
-        state = self._desk().state
-        # A ZooKeeper that was put back to an older state ends the session: then it is written
-        # again.
-        written = None if mark is None else (cell, mark, state.store.session_epoch)
-        if mark is not None and written != self._written_mark:
-            state.note_store_mark(cell[0], mark, cell[1])
-            self._written_mark = written
-        self._mark_due_ms = now_ms + MARK_EVERY_MS
-        if self._new_mark == cell:
-            self._new_mark = None
+        self._outbox.deliver(state, self._take_leave)
+        self.marks.write(state, now_ms)
 
     def _take_leave(self, topology_id: str) -> None:
         """Remove the heartbeat; leave a trace of a topology that was removed before its worker
@@ -553,15 +415,3 @@ class SlotSync:
         if logs is not None and self.wish is not None:
             # All workers' logs lie in the first store, in which clients look for them.
             logs.step(self.wish.assignment.topology_id, now_ms, self.wish.stores[0])
-
-
-def _drain(queue: deque[_T], write: Callable[[_T], None]) -> None:
-    """Write everything that waits; what could not be written waits on, unless newer ones came."""
-    while queue:
-        entry = queue.popleft()
-        try:
-            write(entry)
-        except StoreUnavailableError:
-            with contextlib.suppress(IndexError):  # full; `appendleft` would drop the newest
-                queue.insert(0, entry)
-            raise
