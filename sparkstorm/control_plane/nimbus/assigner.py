@@ -47,7 +47,7 @@ class Assigner:
         self,
         state: StormState,
         reader: ClusterReader,
-        observer: HeartbeatMonitor,
+        heartbeat_monitor: HeartbeatMonitor,
         scheduler: Scheduler,
         conf: Mapping[str, Any],
         stores: StoreWatch,
@@ -55,7 +55,7 @@ class Assigner:
         self._stores = stores
         self._state = state
         self._reader = reader
-        self._observer = observer
+        self._heartbeat_monitor = heartbeat_monitor
         self._scheduler = scheduler
         self._conf = conf
         self._memory = RoundMemory()
@@ -136,7 +136,7 @@ class Assigner:
             loggable_conf(known.conf),
         )
         snapshot = self._with_backup(with_topology(reading.snapshot, known), base)
-        plan = self.plan(snapshot, self._observer.alive(snapshot, now_ms), now_ms)
+        plan = self.plan(snapshot, self._heartbeat_monitor.alive(snapshot, now_ms), now_ms)
         # Before anything is written: a topology that has no place leaves nothing behind.
         _raise_refusal(plan, base.topology_id)
         for assignment in plan.assignments:
@@ -173,7 +173,10 @@ class Assigner:
         snapshot = with_topology(reading.snapshot, after)
         topology_id = after.base.topology_id
         plan = self.plan(
-            snapshot, self._observer.alive(snapshot, now_ms), now_ms, {topology_id: options}
+            snapshot,
+            self._heartbeat_monitor.alive(snapshot, now_ms),
+            now_ms,
+            {topology_id: options},
         )
         _raise_refusal(plan, topology_id)
         return plan

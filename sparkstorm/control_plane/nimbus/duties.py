@@ -88,10 +88,12 @@ class NimbusDuties:
         self._settings = NimbusSettings.of(conf)
         self.board = ProblemBoard(state)
         self.reader = ClusterReader(state, blobs, conf)
-        self._observer = HeartbeatMonitor(self._settings)
+        self._heartbeat_monitor = HeartbeatMonitor(self._settings)
         self._stores = StoreWatch(self._settings)
-        self._reporter = ErrorReports(state)
-        self.assigner = Assigner(state, self.reader, self._observer, scheduler, conf, self._stores)
+        self._error_reports = ErrorReports(state)
+        self.assigner = Assigner(
+            state, self.reader, self._heartbeat_monitor, scheduler, conf, self._stores
+        )
         self.cleanup = TopologyCleanup(state, blobs, self._settings, hooks)
         parts = NimbusParts(
             state,
@@ -135,7 +137,7 @@ class NimbusDuties:
         """Judge no silence by what was seen so far: the store did not answer, or our session was
         lost.
         """
-        self._observer.note_trouble()
+        self._heartbeat_monitor.note_trouble()
 
     def turn(self, now_ms: int, is_round: bool) -> None:
         """Carry out what is due now, show the problems, and return when the next turn is due."""
@@ -186,7 +188,7 @@ class NimbusDuties:
         for name, problem in reading.problems.items():
             if self.board.problems.get(name) != problem:
                 _LOG.error("%s is left out: %s", name, problem)
-        self._observer.observe(reading, now_ms)
+        self._heartbeat_monitor.observe(reading, now_ms)
         self._stores.observe(supervisors.values(), now_ms)
         return reading
 
@@ -288,11 +290,11 @@ class NimbusDuties:
 
     def _monitor(self, reading: Reading, now_ms: int) -> bool:
         """Replace what has died; nothing after it in a turn looks at places."""
-        alive = self._observer.alive(reading.snapshot, now_ms)
-        lost = self._reporter.losses(reading.snapshot, reading.beats)
+        alive = self._heartbeat_monitor.alive(reading.snapshot, now_ms)
+        lost = self._error_reports.losses(reading.snapshot, reading.beats)
         found = {
             **lost,
-            **self._reporter.report_failed_starts(reading.snapshot, reading.beats, now_ms),
+            **self._error_reports.report_failed_starts(reading.snapshot, reading.beats, now_ms),
         }
         try:
             plan = self.assigner.plan(reading.snapshot, alive, now_ms)
@@ -310,7 +312,7 @@ class NimbusDuties:
         self.board.put("round", found)
         # Deaths are reported before the assignments that replace them: afterwards the places are
         # unknown.
-        self._reporter.report_deaths(reading.snapshot, alive, now_ms)
+        self._error_reports.report_deaths(reading.snapshot, alive, now_ms)
         for assignment in plan.assignments:
             self.assigner.publish(assignment, reading.bases[assignment.topology_id].name)
         self._remove_beats_of_gone(reading)
