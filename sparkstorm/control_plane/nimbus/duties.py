@@ -10,12 +10,12 @@ Left out: a thread per duty, as in Storm and JStorm, whose writes interleave.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstorm.common.errors import FailedAssignTopologyError, StoreInconsistentError
-from sparkstorm.common.model.assignment import SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.model.assignment import TopologyBase, WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.worker_spec import unknown_store
@@ -36,6 +36,7 @@ from sparkstorm.control_plane.nimbus.parts import NimbusParts, OutcomeWriter
 from sparkstorm.control_plane.nimbus.rebalance import Rebalancer
 from sparkstorm.control_plane.nimbus.request_verbs import RequestVerbs
 from sparkstorm.control_plane.nimbus.requests import RequestDuty
+from sparkstorm.control_plane.nimbus.supervisor_changes import SupervisorChanges
 from sparkstorm.control_plane.scheduling.lifecycle import Effect, due_request, transition
 from sparkstorm.control_plane.scheduling.view import Scheduler
 
@@ -85,16 +86,17 @@ class NimbusDuties:
         self._hooks = hooks
         self._next = next_turn
         self._wake = wake
-        self._settings = NimbusSettings.of(conf)
+        self._changes = SupervisorChanges(state, hooks.wake)
+        settings = NimbusSettings.of(conf)
         self.board = ProblemBoard(state)
         self.reader = ClusterReader(state, blobs, conf)
-        self._heartbeat_monitor = HeartbeatMonitor(self._settings)
-        self._stores = StoreWatch(self._settings)
+        self._heartbeat_monitor = HeartbeatMonitor(settings)
+        self._stores = StoreWatch(settings)
         self._error_reports = ErrorReports(state)
         self.assigner = Assigner(
             state, self.reader, self._heartbeat_monitor, scheduler, conf, self._stores
         )
-        self.cleanup = TopologyCleanup(state, blobs, self._settings, hooks)
+        self.cleanup = TopologyCleanup(state, blobs, settings, hooks)
         parts = NimbusParts(
             state,
             blobs,
@@ -111,7 +113,7 @@ class NimbusDuties:
         verbs = RequestVerbs(parts, self._rebalancer, self._deploys, self._extensions)
         self._requests = RequestDuty(parts, verbs, self._read, ask)
         self._pauses = FailurePauses(state)
-        self._gatherer = TaskBeatGatherer(state, self._settings.task_heartbeat_ms)
+        self._gatherer = TaskBeatGatherer(state, settings.task_heartbeat_ms)
         restorer = AssignmentRestorer(state, self.assigner.publish)
         # The order decides: records are whole before a duty acts on them, a due kill comes before
         # requests for its name, monitoring after all duties that change what should run.
@@ -128,10 +130,6 @@ class NimbusDuties:
             self.cleanup.sweep,
             self._requests.sweep,
         )
-        self._hint_by_node: dict[str, Callable[[], None]] = {}
-        # supervisors whose records have changed since they were read
-        self._changed_nodes: set[str] = set()
-        self._info_by_node: Mapping[str, SupervisorInfo] = {}  # as they were read
 
     def note_trouble(self) -> None:
         """Judge no silence by what was seen so far: the store did not answer, or our session was
@@ -178,13 +176,10 @@ class NimbusDuties:
         }
 
     def _read(self, now_ms: int) -> Reading:
-        self._changed_nodes.clear()
-        reading = self.reader.read(self._wake, self._hint_of)
-        self._info_by_node = supervisors = reading.snapshot.supervisors
-        # The same hint for a node each time: a watch is then set once, and not once a reading.
-        self._hint_by_node = {
-            node: hint for node, hint in self._hint_by_node.items() if node in supervisors
-        }
+        self._changes.begin_reading()
+        reading = self.reader.read(self._wake, self._changes.hint_of)
+        supervisors = reading.snapshot.supervisors
+        self._changes.note_read(supervisors)
         for name, problem in reading.problems.items():
             if self.board.problems.get(name) != problem:
                 _LOG.error("%s is left out: %s", name, problem)
@@ -211,38 +206,13 @@ class NimbusDuties:
                 dues.append(soonest_ms)
         self._next.due_ms = min(dues)
 
-    # -- changes of supervisors --------------------------------------------------------------------
-
-    def _hint_of(self, node: str) -> Callable[[], None]:
-        return self._hint_by_node.setdefault(node, lambda: self._note_change(node))
-
-    def _note_change(self, node: str) -> None:
-        self._changed_nodes.add(node)
-        self._hooks.wake()
-
     def has_new_slots(self) -> bool:
-        """Look at supervisors that changed; whether one offers a slot that was not there, or has
-        lost or found Redis or its driver.
-
-        One with new trials of code is a reason to serve requests.
+        """Return whether a supervisor that changed offers a slot that was not there, or has lost or
+        found Redis or its driver; one with new trials of code is a reason to serve requests.
         """
-        # Supervisors write their records every few seconds. A round for each of these heartbeats
-        # would read the whole cluster; one record shows whether there is anything to place.
-        while self._changed_nodes:
-            node = self._changed_nodes.pop()
-            try:
-                info = self._state.read_supervisor(node, self._hint_of(node))
-            except StoreInconsistentError:
-                continue  # the next round names it
-            if info is None:
-                continue
-            known = self._info_by_node.get(node)
-            if known is None or not set(known.ports).issuperset(info.ports):
-                return True
-            if _reached(known) != _reached(info):
-                return True
-            self._next.is_asked |= not (known.trials or {}).keys() >= (info.trials or {}).keys()
-        return False
+        found = self._changes.has_new_slots()
+        self._next.is_asked |= self._changes.has_new_trials
+        return found
 
     # -- duties of each turn -----------------------------------------------------------------------
 
@@ -344,9 +314,3 @@ class NimbusDuties:
             assignment = reading.snapshot.assignments.get(beat.topology_id)
             if beat.node in gone and assignment is not None and not assignment.executors_at(slot):
                 self._state.remove_worker_beat(beat.topology_id, slot)
-
-
-def _reached(info: SupervisorInfo) -> tuple[bool, ...]:
-    """Return whether a supervisor's host reaches each store and its driver."""
-    ways = (info.store_problem, *info.other_stores.values(), info.driver_problem)
-    return tuple(not problem for problem in ways)
