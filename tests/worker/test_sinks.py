@@ -24,6 +24,7 @@ from sparkstorm.replay import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
+from tests.worker.by_hand import Workers
 
 ROWS = 12
 CONF = {
@@ -241,6 +242,20 @@ def test_a_target_that_stays_away_ends_the_run_with_one_sentence(call: str) -> N
     ):
         run(Staging, target)
     assert target.calls.count(call) < 50  # the pauses grow
+
+
+@pytest.mark.parametrize("kind", [Staging, Outbox])
+def test_a_stop_commits_in_the_target_what_the_store_has(kind: type[Staging]) -> None:
+    spout, target, builder = FeederSpout(), Shared(Target(away={"commit": 1})), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("sink", kind(target)).global_grouping("spout")
+    spout.feed([7])
+    workers = Workers(builder.build(), CONF)
+    worker = workers.claim("all", workers.tasks)
+    workers.step_until(lambda: not target.value.away["commit"], worker)
+    assert target.value.visible == []
+    worker.close()
+    assert target.value.visible == [7]
 
 
 def test_an_error_of_ours_ends_the_worker_at_once() -> None:

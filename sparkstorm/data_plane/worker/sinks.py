@@ -10,6 +10,7 @@ that the store refuses.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -58,6 +59,14 @@ class Sinks:
     def finish(self, now_ms: int) -> int | None:
         """Recover, or commit in the targets what the store has committed."""
         return self._try("finish", self._finish, now_ms) if self._sinks else None
+
+    def finish_at_stop(self, now_ms: int) -> None:
+        """Commit in the targets once more what they have refused since the last commit."""
+        if self._phase == "finish":
+            self._due_ms = 0
+            # It ends anyway, and has said before why the target refuses.
+            with contextlib.suppress(WorkerFailedError):
+                self.finish(now_ms)
 
     def prepare(self, epoch: Epoch, now_ms: int) -> int | None:
         """Prepare the epoch at hand in every sink that has tuples of it; rows that a sink refuses

@@ -176,6 +176,8 @@ class Worker:
 
     def close(self) -> None:
         """Clean up components after the last commit."""
+        # Not left to the next owner's `recover`: a topology that is killed has none.
+        self._sinks.finish_at_stop(self._clock.now_ms())
         self._task_set.close()
 
     def summary(self) -> dict[str, Any]:
