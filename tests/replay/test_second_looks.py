@@ -267,3 +267,45 @@ def test_the_value_with_which_windows_begin_belongs_to_none_of_them(
     assert sorted(map(list, run.values("bolt"))) == sorted(wanted)
     replayed = replay_locally(topology, {"source": rows}, conf=conf).outputs["bolt"]
     assert sorted(map(list, replayed)) == sorted(wanted)
+
+
+class TriesAgain(Counting):
+    """Fails the first try of each odd number, behind all of its effects."""
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        super().prepare(conf, context)
+        self.tried: set[int] = set()
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        super().execute(tup, collector)
+        for key, kept in self.state.items():
+            kept.append(-1)
+            self.state.put(key, kept)
+        if tup["number"] % 2 and tup["number"] not in self.tried:
+            self.tried.add(tup["number"])
+            raise ValueError("the first time")
+
+
+class TriesAgainBeside(TriesAgain):
+    blocking = True
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [(TriesAgain, "memory"), (TriesAgain, "lazy"), (TriesAgainBeside, "memory")],
+)
+def test_a_failed_try_leaves_nothing_of_its_effects(kind: type[TriesAgain], backend: str) -> None:
+    spout, capture, builder = FeederSpout(("number", "items")), CaptureBolt(), TopologyBuilder()
+    builder.set_spout("source", spout)
+    builder.set_bolt("bolt", kind()).global_grouping("source")
+    builder.set_bolt("capture", capture).global_grouping("bolt")
+    conf = {"topology.state.backend": backend, "topology.retry.backoff.ms": 1}
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), conf)
+        for row in copy.deepcopy(ROWS):
+            spout.feed(row)
+        cluster.run_until_idle()
+        kept = cluster.state("bolt")["kept"]
+        calls = cluster.topology().metrics("bolt")["calls"].value
+    assert sorted(kept) == [-1] * 6 + [0, 1, 2, 3, 4, 5] and calls == 6
+    assert sorted(items for items, _ in capture.values) == [[n, "seen"] for n in range(6)]
