@@ -21,7 +21,9 @@ LINES_BY_SEED = {"S0": 106, "S1": 19, "S2": 43, "S3": 68, "S4": 31}
 VERDICTS = ("shown", "mapped", "partly", "not yet")
 
 
-@pytest.mark.parametrize("document", ["maintaining/requirements-coverage.md", "maintaining/connector-tests.md"])
+@pytest.mark.parametrize(
+    "document", ["maintaining/requirements-coverage.md", "maintaining/connector-tests.md"]
+)
 def test_every_named_test_exists(document: str) -> None:
     text_by_file: dict[str, str] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):  # several folders may have a file of one name
