@@ -1,12 +1,12 @@
 """Benchmark of batch replay: word count, a keyed tumbling sum of 10 s, and orders of times, decimals
-and lists of structs, beside hand-written PySpark and live.
+and lists of structs, next to hand-written PySpark and live.
 
 Run: python -m benchmarks.bench_replay [--sentences N] [--events N] [--orders N] [--runs 5] [--cold 1]
 [--only words|sums|orders] [--pairs] [--skip-live].
 All variants read the same Parquet and run in turns in one session; every result is checked against the exact answer. Times
 are from the first call to the last row of the result on the driver. "By hand" is mapInArrow as sparkstorm/replay/arrow_map.py calls
 it (the public method asks for pandas; the operator is the same), with the same work of the same kind in the same two steps. Cold is
-the first run in a process and a session of its own, whose start is not counted. The live run of the word count has its own cluster.
+the first run in a process and its own session, whose start is not counted. The live run of the word count has its own cluster.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def show_start(spark: SparkSession, folder: Path, runs: int) -> None:
 def cold_runs(
     only: str, variants: dict[str, Variant], path: Path, runs: int
 ) -> dict[str, list[float]]:
-    """Seconds of first runs, each in a process of its own."""
+    """Seconds of first runs, each in its own process."""
     found: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(runs):
         for name in variants:
@@ -248,7 +248,7 @@ def live(path: Path, runs: int) -> list[float]:
 
 
 def show_live(path: Path, runs: int, cold: int) -> None:
-    """The same as a line of the table; the first run of a cluster of its own is cold."""
+    """The same as a line of the table; the first run of its own cluster is cold."""
     words = sum(
         len(line.split())
         for line in pq.read_table(path).column(0).slice(0, LIVE_SENTENCES).to_pylist()

@@ -1,4 +1,4 @@
-"""Rows per second of connectors beside the bare client library, in one process and over the same
+"""Rows per second of connectors next to the bare client library, in one process and over the same
 servers.
 
     python -m benchmarks.connectors [--rows ROWS] [GROUP ...]
@@ -550,7 +550,7 @@ class LogWriter(DataSourceStreamWriter):
 
 
 def bench_spark(folder: Path, tuples: Sequence[Tuple]) -> None:
-    """Python data sources of Spark, in and out, beside their own reader and writer."""
+    """Python data sources of Spark, in and out, next to their own reader and writer."""
     rows = len(tuples)
     log = str(write_log(folder, len(tuples)))
     out = str(folder / "out.jsonl")

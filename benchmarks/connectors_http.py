@@ -1,4 +1,4 @@
-"""The other side of the HTTP connectors, in a process of its own: takes requests, and sends them
+"""The other side of the HTTP connectors, in its own process: takes requests, and sends them
 when it is asked to.
 """
 

@@ -1,4 +1,4 @@
-"""Benchmark of a whole job replayed: a year of flights as lines of text, beside the same job by
+"""Benchmark of a whole job replayed: a year of flights as lines of text, next to the same job by
 hand.
 
 Run: python -m benchmarks.flights [--data flights.csv] [--rows N] [--runs 5] [--spark]. Lines are

@@ -1,10 +1,10 @@
-"""A gate for speed: the working tree beside another commit, in turn, on whole pipelines.
+"""A gate for speed: the working tree next to another commit, in turn, on whole pipelines.
 `make perf`.
 
 Run: python -m benchmarks.perf [--against COMMIT] [--rounds N] [--minutes M] [--only NAME ...]
 [--scale F]. The other commit (by default the merge base with main, or HEAD~1 where that is this
-very tree) is checked out as a git worktree under `.perf`, with a core of its own; the benchmarks of
-the working tree drive both. Each tree has a process with a cluster of its own, and they take turns
+very tree) is checked out as a git worktree under `.perf`, with its own core; the benchmarks of
+the working tree drive both. Each tree has a process with its own cluster, and they take turns
 (A B, then B A, ...), one probe at a time while the other waits. A probe gives costs, of which less
 is better: microseconds of CPU per unit (workers, Redis and, in a replay, Spark), wall time as a
 multiple of a bare Python loop's (in a replay, of the work by hand in PySpark) in the same moment,
@@ -139,7 +139,7 @@ def live_probes(on: Any, scale: float) -> Mapping[str, Callable[[], Costs]]:
 
 
 def replay_probes(spark: Any, folder: Path, scale: float) -> Mapping[str, Callable[[], Costs]]:
-    """Return the probes on a Spark session: keyed sums of 10 s, replayed, beside the same work by
+    """Return the probes on a Spark session: keyed sums of 10 s, replayed, next to the same work by
     hand.
     """
     from benchmarks.bench_replay import write_events
@@ -316,7 +316,7 @@ def _default_commit() -> str:
 
 
 def tree_of(commit: str) -> Path:
-    """Check a commit out beside this tree, with our benchmarks and a core of its own; one that is
+    """Check a commit out next to this tree, with our benchmarks and its own core; one that is
     there is used again.
     """
     name = git("rev-parse", "--short=12", f"{commit}^{{commit}}")

@@ -48,7 +48,7 @@ class Run:
 
 @contextlib.contextmanager
 def cluster(slots: int = 2, **conf: Any) -> Iterator[Cluster]:
-    """Open a cluster of its own with a number of slots; configuration keys are given with `_` for
+    """Open its own cluster with a number of slots; configuration keys are given with `_` for
     `.`.
     """
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])

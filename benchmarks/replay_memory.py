@@ -9,7 +9,7 @@ executor's JVM and of its Python workers, sampled five times a second, and check
 python -m benchmarks.replay_memory --way windows [--rows 500000 2000000 8000000]: a row a
 millisecond in 4 partitions, a bolt of two tasks that passes rows on, then tumbling windows of 10 s
 over 100 keys, on local[2] with a heap of 1 GB. The number of rows in open windows does not depend on
-the length of the history, so memory must not either. Each number of rows has a process of its own.
+the length of the history, so memory must not either. Each number of rows has its own process.
 Bytes that Spark's sorts have spilled come from its event log.
 """
 
@@ -345,7 +345,7 @@ def main() -> None:
 
 
 def session(folder: str) -> SparkSession:
-    """One executor of 1 GB and two cores, in a process of its own."""
+    """One executor of 1 GB and two cores, in its own process."""
     builder = SparkSession.builder.master(f"local-cluster[1,{CORES},{EXECUTOR_MB}]").appName(
         "replay-memory"
     )

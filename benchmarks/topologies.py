@@ -166,7 +166,7 @@ class Slow(BasicBolt):
 
 
 def slow_tuples(count: int, waits: bool, threads: bool) -> Topology:
-    """Spout -> four tasks of a slow bolt, on threads of their own or not -> sizes."""
+    """Spout -> four tasks of a slow bolt, on their own threads or not -> sizes."""
     builder = TopologyBuilder()
     builder.set_spout("large", Large(count, 10), 2)
     builder.set_bolt(
@@ -254,7 +254,7 @@ class OtherWorker:
         self._tasks = tasks
 
     def choose_tasks(self, task: int, values: Sequence[Any]) -> list[int]:
-        """Choose a task that is not beside the sender: neighbours in the numbering alternate
+        """Choose a task that is not next to the sender: neighbours in the numbering alternate
         between the workers.
         """
         return [t for t in self._tasks if (t - task) % 2][:1]

@@ -1,4 +1,4 @@
-"""Throughput benchmark: words/s of the whole pipeline beside a bare Python loop and beside Bytewax,
+"""Throughput benchmark: words/s of the whole pipeline next to a bare Python loop and next to Bytewax,
 on the same text.
 
 Run: python -m benchmarks.wordcount [--words N] [--runs N] [--skip-bytewax]. Acking on,

@@ -4,7 +4,7 @@
 
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036 - whoever starts it with an older one shall be told
+if sys.version_info < (3, 11):  # noqa: UP036 - anyone who starts it with an older one shall be told
     sys.exit(
         f"SparkStorm needs Python 3.11 or newer; this is {sys.version.split()[0]} (set PYSPARK_PYTHON)"
     )

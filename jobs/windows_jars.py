@@ -2,7 +2,7 @@
 kind of file.
 
 Every jar that PySpark brings is an archive whose entries carry the moment they were written: some
-157,000 events of many years. Within a jar they come by name, not by time, and old files lie beside
+157,000 events of many years. Within a jar they come by name, not by time, and old files lie next to
 new ones: data out of order, and late data.
 """
 

@@ -194,9 +194,9 @@ class ReliableSpout(Spout):
 
 
 class _NamedComponent(Tuple):
-    """Tuple as a streamparse bolt sees it: `tup.values.word` beside `tup.values[0]`.
+    """Tuple as a streamparse bolt sees it: `tup.values.word` next to `tup.values[0]`.
 
-    A tuple of its own, because its values are of another type than those that are recorded, parked
+    Its own tuple, because its values are of another type than those that are recorded, parked
     and packed; `given` is the tuple that the task has in work.
     """
 
@@ -323,7 +323,7 @@ class BatchingBolt(Bolt):
         par: Any = 1,
         config: Mapping[str, Any] | None = None,
     ) -> Specification:
-        """Declare this component; without a tick of its own it gets one a second."""
+        """Declare this component; without its own tick it gets one a second."""
         return super().spec(
             name, inputs, par, {_TICK_KEY: 1, **(cls.config or {}), **(config or {})}
         )
@@ -368,7 +368,7 @@ class BatchingBolt(Bolt):
 
 
 class TicklessBatchingBolt(BatchingBolt):
-    """Batching bolt with a period of its own, `secs_between_batches`; here it has ticks too, of
+    """Batching bolt with its own period, `secs_between_batches`; here it has ticks too, of
     that period.
     """
 

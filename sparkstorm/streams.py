@@ -141,7 +141,7 @@ class Stream:
 
     def build(self, *others: Stream) -> Topology:
         """Return the topology that ends here, and in the other streams; InvalidTopologyError names
-        a step and its mend.
+        a step and its remedy.
         """
         builder = TopologyBuilder()
         done: dict[str, StreamStep] = {}

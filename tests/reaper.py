@@ -1,4 +1,4 @@
-"""Ends the processes that a test process leaves when it is killed: a process of its own, which
+"""Ends the processes that a test process leaves when it is killed: its own process, which
 outlives a `kill -9` of that one.
 
 Standing clusters, drivers and JVMs of tests have sessions of their own, so no signal of a terminal

@@ -1,6 +1,6 @@
-"""Order of the test files in a parallel run: those that wait, beside those that compute.
+"""Order of the test files in a parallel run: those that wait, next to those that compute.
 
-A file with a cluster in processes of its own waits for half of its time. When all processes of the
+A file with a cluster in its own processes waits for half of its time. When all processes of the
 run have such files at once, cores idle; when none has, files only compete for cores. So every third
 process begins with the files that compute, those with Spark first, and the others with those that
 wait, longest first. A process that finds none of its kind takes another, and those with Spark last.

@@ -154,6 +154,22 @@ def test_a_decision_has_its_number_its_parts_and_a_line_in_the_index(
     assert f"| {number} | [{title.group(1)}]({record.name}) | {title.group(2)} |" in index
 
 
+# Words that stand for something else in the field's language, or for nothing.
+_BANNED = re.compile(
+    r"\b(mend(s|ed)?|beside|whoever|of its own(?=[.,;:)])|for want of|in vain)\b", re.IGNORECASE
+)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in DOCUMENTS if "decisions" not in page.parts],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_page_is_written_in_the_fields_words(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert [match.group() for match in _BANNED.finditer(text)] == []
+
+
 # Records were edited until then. The law: none is, once it is written.
 _SINCE = datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()
 
@@ -380,7 +396,7 @@ def test_the_page_of_public_names_is_that_of_their_docstrings() -> None:
     assert len(named) > 100 and named - listed == set()
 
 
-# What user code may import, and what pages about schedulers and notebooks import beside it
+# What user code may import, and what pages about schedulers and notebooks import next to it
 _PUBLIC = {
     "sparkstorm.compat",
     "sparkstorm.streamparse",

@@ -2,7 +2,7 @@
 shell.
 
 `python -m tests.tutorial FOLDER -- chroot /bare env -i ... bash` follows the page in another root
-(docs/maintaining/test-suite.md); tests/test_wheel.py follows it in an environment of its own. Nothing of
+(docs/maintaining/test-suite.md); tests/test_wheel.py follows it in its own environment. Nothing of
 SparkStorm is imported: the machine under trial has it, this one need not.
 """
 

@@ -1,7 +1,7 @@
 """The comparison of our answers with the originals': every row must be equal, and each excuse is a
 predicate that is tested.
 
-Where one of Storm's schedulers raises, it is asked a second time, mended, so that what follows the
+Where one of Storm's schedulers raises, it is asked a second time, fixed, so that what follows the
 exception is compared too. JStorm's defects are put back into ours instead, and then every row must
 be the original's.
 """

@@ -284,7 +284,7 @@ def isolation(rng: Random) -> Problem:
 
 
 def _settle(rng: Random, problem: Problem, machines: Problem) -> None:
-    """Some isolated topologies run already as they should, on hosts of their own."""
+    """Some isolated topologies run already as they should, on their own hosts."""
     free = [each for each in problem["supervisors"] if len(each["ports"]) > 0]
     rng.shuffle(free)
     taken = problem["assignments"] = {}

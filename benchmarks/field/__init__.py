@@ -1,3 +1,3 @@
-"""The benchmarks by which the field compares stream processors, each against an oracle, beside
+"""The benchmarks by which the field compares stream processors, each against an oracle, next to
 other systems.
 """

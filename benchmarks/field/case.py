@@ -94,7 +94,7 @@ class Part:
 
 
 class Generator(Protocol):
-    """Events by number, cut into chunks; the same whoever asks, and in whatever order."""
+    """Events by number, cut into chunks; the same anyone who asks, and in whatever order."""
 
     @property
     def streams(self) -> Mapping[str, Sequence[str]]:

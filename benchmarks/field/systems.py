@@ -265,7 +265,7 @@ def replay_process() -> Served:
 
 
 def replayed(process: Served, by: str) -> Callable[[Work], Took]:
-    """Return a replay on Spark, in a process of its own."""
+    """Return a replay on Spark, in its own process."""
     return lambda work: _served(process, by, work)
 
 

@@ -1,4 +1,4 @@
-"""Bytewax beside us: some of the field's benchmarks, over as many files as there are worker
+"""Bytewax as a peer: some of the field's benchmarks, over as many files as there are worker
 processes.
 
 Run: python -m bytewax.testing -p N benchmarks.peers.bytewax_field:flow, with FIELD_CASE and

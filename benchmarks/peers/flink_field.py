@@ -1,4 +1,4 @@
-"""Flink beside us: the field's queries in SQL (streaming), and some as a DataStream in Python, over
+"""Flink as a peer: the field's queries in SQL (streaming), and some as a DataStream in Python, over
 the same files.
 
 Run in an environment with apache-flink: python -m benchmarks.peers.flink_field; it is asked for
@@ -87,7 +87,7 @@ class Number(AggregateFunction):
 
 
 class Named(ProcessWindowFunction):
-    """Puts key and window beside the number."""
+    """Puts key and window next to the number."""
 
     def process(self, key, context, elements):
         yield key, next(iter(elements)), context.window().end - 1

@@ -1,4 +1,4 @@
-"""Spark beside us: the field's queries as a batch and as Structured Streaming over the same files.
+"""Spark as a peer: the field's queries as a batch and as Structured Streaming over the same files.
 
 Run: python -m benchmarks.peers.spark_field; it is asked for kinds (batch, streaming), cases and
 folders by lines on standard input (clock.py). The session stands, and one small query has run,

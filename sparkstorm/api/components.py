@@ -50,7 +50,7 @@ class Spout:
     """Source of a topology's tuples (Storm's ISpout).
 
     `outputs` declares the fields of the default stream, or fields by stream. A spout that may block
-    (I/O without a time limit) sets `blocking = True` and gets a thread of its own; `next_tuple` of
+    (I/O without a time limit) sets `blocking = True` and gets its own thread; `next_tuple` of
     any other spout must return soon.
     """
 

@@ -299,7 +299,7 @@ def _fold(
 def _check_function(where: str, function: Any, declared: Declaration) -> None:
     """Refuse what cannot be called as the runtime does."""
     names = _PARAMETERS[declared.kind]
-    mend = f"def {getattr(function, '__name__', 'function')}({', '.join(names[:1] if declared.kind == 'bolt' else names)})"
+    remedy = f"def {getattr(function, '__name__', 'function')}({', '.join(names[:1] if declared.kind == 'bolt' else names)})"
     if not isinstance(function, FunctionType | MethodType):
         raise InvalidTopologyError(
             f"{where} is a {type(function).__name__}; @{declared.kind} decorates functions only"
@@ -311,15 +311,17 @@ def _check_function(where: str, function: Any, declared: Declaration) -> None:
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidTopologyError(
-            f"{where} is async, and the runtime does not await it; write a plain {mend}"
+            f"{where} is async, and the runtime does not await it; write a plain {remedy}"
         )
     parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
     is_plain = all(p.kind <= p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters)
     counts = (1, 2) if declared.kind == "bolt" else (len(names),)
     if not is_plain or len(parameters) not in counts:
-        both = f" or {mend[:-1]}, state)" if declared.kind == "bolt" else ""
+        both = f" or {remedy[:-1]}, state)" if declared.kind == "bolt" else ""
         shown = ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
-        raise InvalidTopologyError(f"{where} takes ({shown}); write {mend}{both}, without defaults")
+        raise InvalidTopologyError(
+            f"{where} takes ({shown}); write {remedy}{both}, without defaults"
+        )
     if declared.kind not in _YIELDING and inspect.isgeneratorfunction(function):
         wanted = (
             "the new accumulator"

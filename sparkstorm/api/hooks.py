@@ -19,7 +19,7 @@ from sparkstorm.common.model.tuples import Tuple
 
 
 class TaskHook:
-    """One task's hook: an instance of its own per task; every method is optional. It runs in the
+    """One task's hook: its own instance per task; every method is optional. It runs in the
     worker's loop: be quick.
     """
 

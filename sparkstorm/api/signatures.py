@@ -34,7 +34,7 @@ _REQUIRED: dict[type, tuple[str, ...]] = {
 
 def check_methods(id: str, instance: Any) -> None:
     """Refuse a component whose methods cannot be called as the runtime does; InvalidTopologyError
-    names method and mend.
+    names method and fix.
     """
     kind = type(instance).__name__
     for name, model in _called(type(instance)):
@@ -94,13 +94,13 @@ def _parameters(model: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -> None:
-    mend = f"write {name}({', '.join(('self', *wanted))})"
+    remedy = f"write {name}({', '.join(('self', *wanted))})"
     if not callable(method):
-        raise InvalidTopologyError(f"{where} is a {type(method).__name__}, no method; {mend}")
+        raise InvalidTopologyError(f"{where} is a {type(method).__name__}, no method; {remedy}")
     inner = method.func if isinstance(method, functools.partial) else method
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         raise InvalidTopologyError(
-            f"{where} is async, and the runtime does not await it; {mend} with a plain def"
+            f"{where} is async, and the runtime does not await it; {remedy} with a plain def"
         )
     if inspect.isgeneratorfunction(inner) and name not in _MAY_BE_GENERATORS:
         raise InvalidTopologyError(
@@ -111,7 +111,7 @@ def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -
     except (TypeError, ValueError):  # some callables of C have none: the call itself will show it
         # a method without self
         if inspect.ismethod(method) and inspect.isfunction(method.__func__):
-            raise InvalidTopologyError(f"{where} takes no self; {mend}") from None
+            raise InvalidTopologyError(f"{where} takes no self; {remedy}") from None
         return
     try:
         # Spout.fail may take the failure as well
@@ -120,7 +120,7 @@ def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -
     except TypeError as error:
         given = f"({', '.join(filter(None, ('self', str(signature)[1:].rpartition(')')[0])))})"
         raise InvalidTopologyError(
-            f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {mend}"
+            f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {remedy}"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Driver of `sparkstorm dev`: a standing cluster with its page, and beside it Kafka, PostgreSQL and
+"""Driver of `sparkstorm dev`: a standing cluster with its page, and next to it Kafka, PostgreSQL and
 an object store with data.
 """
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str], prog: str = "sparkstorm dev") -> int:
 
 
 def hold_all(own: Mapping[str, Any], web_port: int) -> int:
-    """Start the servers, fill them and hold a cluster beside them until Ctrl-C; the next start
+    """Start the servers, fill them and hold a cluster next to them until Ctrl-C; the next start
     begins anew.
     """
     _require_page()

@@ -147,7 +147,7 @@ def cluster(arguments: argparse.Namespace) -> int:
 
 
 def dev(arguments: argparse.Namespace) -> int:
-    """Hold a cluster until Ctrl-C with its page, and beside it Kafka, PostgreSQL and an object
+    """Hold a cluster until Ctrl-C with its page, and next to it Kafka, PostgreSQL and an object
     store with sample data.
     """
     return _become_driver(
@@ -156,7 +156,7 @@ def dev(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a job on a cluster of its own, which ends with it; Redis and ZooKeeper are embedded
+    """Run a job on its own cluster, which ends with it; Redis and ZooKeeper are embedded
     unless addresses are configured.
     """
     names = {

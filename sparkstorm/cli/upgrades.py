@@ -82,7 +82,7 @@ def _add_start(verbs: Any) -> None:
         "--live-shadow",
         default="",
         metavar="BOLT",
-        help="first run the new code beside this bolt's first task",
+        help="first run the new code along with this bolt's first task",
     )
     verb.add_argument(
         "--tuples",
@@ -140,7 +140,7 @@ def _add_patience(verb: argparse.ArgumentParser) -> None:
 
 
 def start(arguments: argparse.Namespace) -> int:
-    """Begin a gray upgrade: a first batch of workers restarts with the new code beside the others;
+    """Begin a gray upgrade: a first batch of workers restarts with the new code next to the others;
     nothing is lost.
     """
 
@@ -176,7 +176,7 @@ def start(arguments: argparse.Namespace) -> int:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """Give new code what a live task was given, beside the code that runs, and compare what each
+    """Give new code what a live task was given, next to the code that runs, and compare what each
     row comes to.
     """
     _need_spark()

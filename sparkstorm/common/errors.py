@@ -22,7 +22,7 @@ class SparkStormError(Exception):
 
 class InvalidTopologyError(SparkStormError):
     """A topology (its name, components, streams, groupings or parallelism) breaks a rule; names the
-    faulty part and the mend.
+    faulty part and the remedy.
     """
 
 
@@ -76,7 +76,7 @@ class NimbusUnavailableError(StoreUnavailableError):
 
 class RootInUseError(SparkStormError):
     """Another driver holds the ZooKeeper root; names the root, the driver's host and process, and
-    the mend.
+    the remedy.
     """
 
 

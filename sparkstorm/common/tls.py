@@ -24,7 +24,7 @@ class TlsFiles:
     """Paths of PEM files, absolute or below "~", the user's folder on each host; empty where there
     is none.
 
-    `ca` has authorities to trust beside the system's; `certificate` and `key` are shown to servers
+    `ca` has authorities to trust next to the system's; `certificate` and `key` are shown to servers
     that ask for them.
     """
 

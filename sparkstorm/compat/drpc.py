@@ -132,7 +132,7 @@ class DrpcSpout(Spout):
         self._server.close()
 
     def call(self, function: str, args: str) -> tuple[int, str]:
-        """Take a request in and wait for its result, in a thread of its own; return status and text
+        """Take a request in and wait for its result, in its own thread; return status and text
         of the answer.
         """
         if function != self.function:

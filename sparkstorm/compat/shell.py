@@ -179,11 +179,11 @@ class ShellChild:
         except subprocess.TimeoutExpired:
             return ShellError(f"{self.where}: {self._name} has closed its output")
         # most of those that end at once lack a file, which travels only when it is named
-        mend = (
+        remedy = (
             "" if self._has_begun else "; files that it needs travel by --files or topology.files"
         )
         return ShellError(
-            f"{self.where}: {self._name} has ended with status {status}; its words on stderr are in the worker's log{mend}"
+            f"{self.where}: {self._name} has ended with status {status}; its words on stderr are in the worker's log{remedy}"
         )
 
     def close(self) -> None:

@@ -395,7 +395,7 @@ class Webhook(Spout):
         self._server.close()
 
     def take(self, path: str, body: bytes, key: str | None) -> tuple[int, str]:
-        """Take a request in and wait for its end, in a thread of its own; return status and text of
+        """Take a request in and wait for its end, in its own thread; return status and text of
         the answer.
         """
         if path.partition("?")[0] != self._path:

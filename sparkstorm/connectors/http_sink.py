@@ -23,12 +23,12 @@ _TOKEN = "name the token's place with token_file or token_env"
 _LASTING = {
     401: _TOKEN,
     403: _TOKEN,
-    404: "mend the URL",
-    405: "mend the URL",
+    404: "correct the URL",
+    405: "correct the URL",
     407: "the proxy needs a password",
 }
 # a POST is not repeated at another place
-_LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: mend the URL")
+_LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: correct the URL")
 
 
 class HttpSink(TransactionalSink):

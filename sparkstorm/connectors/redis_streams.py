@@ -349,7 +349,7 @@ class RedisSink(TransactionalSink):
         )
 
     def last_epoch(self) -> int | None:
-        """Read the epoch's number beside the stream."""
+        """Read the epoch's number next to the stream."""
         return int(self._ask("GET", self._epoch_key) or 0)
 
     def _ask(self, *command: Any) -> Any:

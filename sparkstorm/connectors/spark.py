@@ -157,7 +157,7 @@ class SparkSource(ReplayableSpout):
         if not isinstance(row, tuple | list):
             raise InvalidConfigError(
                 f"component '{self._component}': {self._source.__name__} read a {type(row).__name__}, "
-                "where a tuple, a list, a Row or an Arrow batch was expected; mend its read"
+                "where a tuple, a list, a Row or an Arrow batch was expected; correct its read"
             )
         values: Sequence[Any] = row
         if names := getattr(row, "__fields__", None):
@@ -174,7 +174,7 @@ class SparkSource(ReplayableSpout):
     def _misfit(self, what: str, names: Sequence[str]) -> InvalidConfigError:
         return InvalidConfigError(
             f"component '{self._component}': {self._source.__name__} read a {what} of the columns "
-            f"{', '.join(names)}, but its schema has {', '.join(self._names)}; mend its read or its schema"
+            f"{', '.join(names)}, but its schema has {', '.join(self._names)}; correct its read or its schema"
         )
 
     def _by_name(self, batch: Any) -> Any:
@@ -270,7 +270,7 @@ class SparkSink(TransactionalSink):
 
     `write` runs in the epoch's first phase, `commit` after the worker's commit, with the epoch of
     the task as batch id. It may be called again with the same messages after a crash, as by Spark.
-    A `DataSourceWriter` takes no batch id: each epoch has a writer of its own, whose data source
+    A `DataSourceWriter` takes no batch id: each epoch has its own writer, whose data source
     has the options `sparkstorm-sink` and `sparkstorm-epoch`. Each task commits for itself. A writer
     of Arrow batches gets the schema's types; a row with a value that they do not hold unchanged is
     tried again and parked. The attributes of a commit message must be values that a tuple may

@@ -188,7 +188,7 @@ class DeltaSink(TableSink):
     `sparkstorm/<topology>/<component>/<task>`, version), so a commit that is repeated changes
     nothing. A table that is not there is made with the columns of `schema`; partitioned tables are
     not written. When `compact_files` files below half of `target_bytes` have come together, the
-    first task merges them in an entry of its own, as `OPTIMIZE` does; `VACUUM` is left to you.
+    first task merges them in its own entry, as `OPTIMIZE` does; `VACUUM` is left to you.
     `storage_options` are delta-rs' and hold no secrets: those come from the environment.
     """
 
@@ -277,7 +277,7 @@ class IcebergSink(TableSink):
     `sparkstorm-epoch.<topology>/<component>/<task>`, and the snapshot's summary names sink and
     epoch, so a commit that is repeated changes nothing. A table that is not there is made with the
     columns of `schema`; partitioned tables are not written. When `compact_files` files below half
-    of `target_bytes` have come together, the first task merges them in a snapshot of its own;
+    of `target_bytes` have come together, the first task merges them in its own snapshot;
     expiring snapshots is left to you. `catalog` and `properties` are pyiceberg's; secrets come from
     its environment variables (`PYICEBERG_CATALOG__<NAME>__...`) or its file.
     """
@@ -384,7 +384,7 @@ class IcebergSink(TableSink):
         return self._table
 
 
-def refuse_secrets(sink: str, option: str, given: Mapping[str, str], mend: str) -> dict[str, str]:
+def refuse_secrets(sink: str, option: str, given: Mapping[str, str], remedy: str) -> dict[str, str]:
     """Return a copy of a library's options; InvalidConfigError for a secret among them, since they
     travel and are logged.
 
@@ -398,7 +398,7 @@ def refuse_secrets(sink: str, option: str, given: Mapping[str, str], mend: str) 
     ]
     if held:
         raise InvalidConfigError(
-            f"{sink}: {option}: {held[0]} holds a password or secret; put it into {mend}"
+            f"{sink}: {option}: {held[0]} holds a password or secret; put it into {remedy}"
         )
     return dict(given)
 

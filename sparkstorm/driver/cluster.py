@@ -255,7 +255,7 @@ class Cluster:
         self.state.write_cluster_conf(self.conf.for_clients())
 
     def _start_nimbus(self) -> None:
-        """Start a Nimbus with a session of its own, by which it is elected: its end is the end of
+        """Start a Nimbus with its own session, by which it is elected: its end is the end of
         its leadership.
         """
         session = ZooKeeperStateStore(replace(self._address, is_bound=True), _LOG.info)

@@ -60,7 +60,7 @@ def guarded(run: Callable[[], int]) -> int:
 
 
 def _is_of_lost_jvm(error: Exception) -> bool:
-    """Return whether py4j has lost its JVM: it raises an error of its own, lets the socket's
+    """Return whether py4j has lost its JVM: it raises its own error, lets the socket's
     through, or takes a name for missing that nobody answered for.
     """
     if type(error).__name__ == "Py4JError":

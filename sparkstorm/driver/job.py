@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def main_of_run(arguments: Sequence[str]) -> int:
-    """Run a job on a cluster of its own, as the verb `run` promises, whatever the environment names
+    """Run a job on its own cluster, as the verb `run` promises, whatever the environment names
     for other verbs.
     """
     parser = argparse.ArgumentParser(prog="sparkstorm run", epilog=EXITS)

@@ -66,7 +66,7 @@ class JobFile:
     def conf(self) -> Conf:
         """The defaults under this job's keys.
 
-        A run with servers of its own has a folder of its own below the default one: an unfinished
+        A run with servers of its own has its own folder below the default one: an unfinished
         run of another name would else be found in the stores, and hold the slots.
         """
         conf = merge(self.own_conf)

@@ -237,7 +237,7 @@ def write_state(result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, ru
         _write(file, result.format, sorted(pairs, key=_rank))
     except OSError as error:
         raise InvalidConfigError(
-            f"results cannot be written to {file}: {error.strerror}; mend that or name another `results: {{directory: ...}}`, "
+            f"results cannot be written to {file}: {error.strerror}; remedy that or name another `results: {{directory: ...}}`, "
             "and give the same command again"
         ) from error
 

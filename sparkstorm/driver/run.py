@@ -53,7 +53,7 @@ from sparkstorm.extensions.recording.capsule_files import BUILDER, BUILDER_ARGUM
 # on a host that lends a tenth of a core an end took 40 s, and the error that began it was hidden
 _END_WAIT_MS = 120_000
 _RETRY_S = 0.5
-_OF_NEW_RUNS = (BUILDER, "topology.from.checkpoint")  # the checkpoint has a sentence of its own
+_OF_NEW_RUNS = (BUILDER, "topology.from.checkpoint")  # the checkpoint has its own sentence
 Result = TypeVar("Result")
 _PARKED = ("tuple was parked after its tries", "tuples were parked after their tries")
 
@@ -259,7 +259,7 @@ class Run:
                 return result
 
     def _leave_failed(self, handle: TopologyHandle, is_lost: bool) -> None:
-        """A run that got nothing done is dropped: the next one shall take mended code; not one
+        """A run that got nothing done is dropped: the next one shall take fixed code; not one
         whose data Redis has lost.
         """
         progress = handle.progress()

@@ -66,7 +66,7 @@ from sparkstorm.driver.hosting.peers import is_of_another_user  # noqa: E402
 gc.freeze()  # forks share these pages as long as the collector does not touch them
 gc.enable()
 
-_SECRET_S = 10.0  # a JVM sends it at once; a fork that waits for it in vain ends
+_SECRET_S = 10.0  # a JVM sends it at once; a fork that waits for it without success ends
 _work_for_spark = daemon.worker
 
 

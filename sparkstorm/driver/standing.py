@@ -57,7 +57,7 @@ def _read_conf(options: argparse.Namespace) -> Conf:
 
 
 def cluster_conf(own: Mapping[str, Any]) -> Conf:
-    """Return the configuration; a cluster with servers of its own has a folder of its own below the
+    """Return the configuration; a cluster with servers of its own has its own folder below the
     default one.
     """
     conf = merge(own)

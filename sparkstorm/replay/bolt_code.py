@@ -204,7 +204,7 @@ def _function_only_adds(function: Any) -> bool:
 
 
 def _added_to(written: ast.FunctionDef) -> set[int]:
-    """Return the nodes to which something is added by a statement of its own."""
+    """Return the nodes to which something is added by its own statement."""
     # An expression statement: its value is dropped. A sum that is used depends on what came before.
     discarded = {id(node.value) for node in ast.walk(written) if isinstance(node, ast.Expr)}
     return {

@@ -239,7 +239,7 @@ def _of_tries(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
 
 
 def _is_by_event_time(bolt: Component) -> bool:
-    """Return whether a bolt has windows over event time, which fire in an order of their own."""
+    """Return whether a bolt has windows over event time, which fire in their own order."""
     settings = settings_of(bolt, {})
     return (
         settings is not None
@@ -310,7 +310,7 @@ def _of_losses(bolt: Component, conf: Mapping[str, Any], seen: RowOrder) -> Iter
         seen.count(bolt.id, word) for word in ("late", "waiting", "executed", "scanned")
     )
     settings = settings_of(bolt, conf)
-    # With a late stream nothing is lost: the rows are a result of their own.
+    # With a late stream nothing is lost: the rows are their own result.
     if late and settings is not None and not settings.late_stream:
         yield ReplayWarning(
             bolt.id, "late rows", _dropped_text(bolt, settings, late, executed, seen)

@@ -39,9 +39,9 @@ from sparkstorm.replay.inputs import LONG_AGO, running_times
 
 _FILE = "sparkstorm: file"
 _BLOCK = "sparkstorm: block"
-_PLACE = "sparkstorm: place"  # beside the fields of a stream, which may have any name
+_PLACE = "sparkstorm: place"  # next to the fields of a stream, which may have any name
 PARTITION = "sparkstorm: partition"
-# Parts of files that are put in order by name: each is an RDD of its own. Twice as many are twice
+# Parts of files that are put in order by name: each is its own RDD. Twice as many are twice
 # the calls of the JVM, half as many leave more folders to the shuffle. No measurement chose it.
 _MOST_SPLITS = 256
 
@@ -94,7 +94,7 @@ def _reads_files(frame: DataFrame) -> bool:
     """
     plan = optimized_plan(frame)
     # The optimised plan, not the caller's: a view or a filter that was pushed down is still a read
-    # of files, while a cached or joined frame has an order of its own that is not to be touched.
+    # of files, while a cached or joined frame has its own order that is not to be touched.
     while (kind := plan.getClass().getSimpleName()) in ("Project", "Filter"):
         plan = plan.child()
     return bool(kind == "LogicalRelation")

@@ -43,7 +43,7 @@ class OpenEnd:
     """State of a back-fill's sources: more follows, and how far event time has come."""
 
     newest_ms: NewestTimes
-    # spouts of whose data each partition is what one task has emitted, with a clock of its own
+    # spouts of whose data each partition is what one task has emitted, with its own clock
     of_tasks: frozenset[str]
 
 

@@ -277,7 +277,7 @@ def state_chunks(
     place = place_of(by, len(tasks), f"initial state of '{component}'")
     for key, value, task in rows:
         # As tuples of this key come. A state that a bolt
-        # keeps under other keys needs the task beside it.
+        # keeps under other keys needs the task next to it.
         home = tasks[place(key)] if task is None else task
         pairs.setdefault(home, []).append([key, value])
     writer = ChunkWriter(Codec(), 0, False)

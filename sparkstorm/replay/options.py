@@ -30,7 +30,7 @@ class ReplayOptions:
     declare; others are inferred. outputs: the results to keep; None: all. effects: by bolt, over
     what its class declares: `Effects`. skip_bad: whether failing records are put aside; else they
     end the replay. columns: whether bolts that take batches get batches; else they get rows, as
-    live. by_value: modules to send to the executors as they are in memory, beside those of the
+    live. by_value: modules to send to the executors as they are in memory, next to those of the
     components.
     """
 

@@ -86,7 +86,7 @@ class Plan:
         return tasks_by_component(self.component_by_task)[component]
 
     def parts(self, codec: Codec, streams: Mapping[str, tuple[str, ...]]) -> TaskParts:
-        """Return the parts of the tasks of one host, to which streams of these fields come beside
+        """Return the parts of the tasks of one host, to which streams of these fields come next to
         the declared ones.
         """
         # A live run's id goes on with a number and a time. Seeds of groupings use the name before

@@ -64,7 +64,7 @@ from sparkstorm.replay.tasks.batches import TimedRows, gathered, slices
 from sparkstorm.replay.tasks.chunks import CLOCK, DDL, ORDER, ROWS, START, EdgeChunk
 from sparkstorm.replay.tasks.stage import StageRun
 
-# Beside the fields of a stream, which may have any name. Left out where a field
+# Next to the fields of a stream, which may have any name. Left out where a field
 # holds the same: it would be sent, sorted along and read a second time.
 _AT = "sparkstorm: at ms"
 SMALL_MEMORY = {
@@ -512,13 +512,13 @@ def _readable(feed: Feed, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
                 plain_values(column)
             except CodecError as error:
                 name = result_name(feed.spout, feed.stream)
-                mend = (
+                remedy = (
                     "make its keys differ, as with map_from_entries over distinct entries"
                     if _holds_map(field.type)
                     else "replace such values, as with CASE WHEN"
                 )
                 raise ReplayFailedError(
-                    f"input '{name}', column '{field.name}': {error}; {mend}, or leave the column out"
+                    f"input '{name}', column '{field.name}': {error}; {remedy}, or leave the column out"
                 ) from error
         yield batch
 

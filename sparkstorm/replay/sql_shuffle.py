@@ -276,7 +276,7 @@ def _hashed(field: str, kind: DataType) -> str | None:
     """
     if isinstance(kind, ByteType | ShortType | IntegerType | BooleanType):
         return f"CAST({quoted(field)} AS BIGINT)"
-    # No text with a collation of its own: Spark takes some different texts for equal, Python none.
+    # No text with its own collation: Spark takes some different texts for equal, Python none.
     is_as_it_is = isinstance(kind, LongType | BinaryType) or (
         type(kind) is StringType and kind == StringType()
     )

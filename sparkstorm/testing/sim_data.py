@@ -48,7 +48,7 @@ class TopologyData:
 class DataPlane:
     """The data of all topologies in the home store; it is also what Nimbus retires topologies with.
 
-    `others` are the stores beside it by name, each a plane of its own: what lies in one is not seen
+    `others` are the stores next to it by name, each its own plane: what lies in one is not seen
     in another.
     """
 

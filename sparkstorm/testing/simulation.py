@@ -57,7 +57,7 @@ class Simulation:
         return tuple(self._due_ms)
 
     def add(self, actor: Actor, has_threads: bool = True) -> None:
-        """Let an actor take part, from now on; `wait_for_threads` of one without threads of its own
+        """Let an actor take part, from now on; `wait_for_threads` of one without its own threads
         is never called.
         """
         self._due_ms[actor] = self.clock.now_ms()

@@ -1,4 +1,4 @@
-"""Connections of the web server beside the sampler's, and the requests to Nimbus that are made by
+"""Connections of the web server next to the sampler's, and the requests to Nimbus that are made by
 them.
 """
 
@@ -60,7 +60,7 @@ class Connections:
             self._readers.release()
 
     def act(self, ask: Callable[[ClusterClient], Answer]) -> Answer:
-        """Carry out a request by a connection of its own; StoreUnavailableError while too many are
+        """Carry out a request by its own connection; StoreUnavailableError while too many are
         under way.
         """
         if not self._actors.acquire(blocking=False):

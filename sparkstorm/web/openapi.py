@@ -124,7 +124,7 @@ _ACTIONS: Mapping[str, Mapping[str, Any]] = {
     "replay": {"ids!": _IDS},
     "drop": {"ids!": _IDS},
 }
-"""Fields of the bodies of actions beside the topology; a `!` marks those that must be given."""
+"""Fields of the bodies of actions next to the topology; a `!` marks those that must be given."""
 _QUERIES: Mapping[str, Mapping[str, Any]] = {
     "at": {**_MOMENT, "description": "a moment of the last 24 hours, in milliseconds"},
     "time_ms": _MOMENT,

@@ -52,7 +52,7 @@ _BEAT_S = 4.0  # an event this often: the page greys itself after 5 s without an
 
 
 class Page:
-    """Handlers over one read model and, for records that only the stores have, connections beside
+    """Handlers over one read model and, for records that only the stores have, connections next to
     the sampler's.
     """
 

@@ -82,7 +82,7 @@ def named_worker(where: str, name: str, host_by_slot: Mapping[str, str]) -> str:
         raise NotAliveError(f"{where} has no worker {name!r:.80}, only {', '.join(host_by_slot)}")
     if name in slots:
         return name
-    # Nodes of one host may have the same port, as on a machine of its own.
+    # Nodes of one host may have the same port, as on its own machine.
     if len(slots) > 1:
         raise InvalidConfigError(f"{where}: {name} is {' and '.join(slots)}: name one of them")
     return slots[0]

@@ -66,7 +66,7 @@ class LedgersAgree(RuleBasedStateMachine):
         def say(name: str, ledger: Ledger) -> Any:
             columns: Any = [*_columns(inits, 3), *_columns(acks, 2), fails]
             rows = len(inits) + len(acks) + len(fails)
-            if name == "columns" and rows:  # else few numbers have a way of their own
+            if name == "columns" and rows:  # else few numbers have their own way
                 assert isinstance(ledger, TableLedger)
                 settled = ledger._apply_batch(
                     columns_of(columns[:3], columns[3:5], columns[5]), rows

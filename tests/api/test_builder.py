@@ -1,4 +1,4 @@
-"""Checks that the builder makes what was said, and that every mistake is named with its mend."""
+"""Checks that the builder makes what was said, and that every mistake is named with its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of reading Arrow columns as values: by whole columns beside cell by cell."""
+"""Tests of reading Arrow columns as values: by whole columns next to cell by cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoinBolt: against nested loops, over workers and kills, with errors that name the mend."""
+"""JoinBolt: against nested loops, over workers and kills, with errors that name the remedy."""
 
 from __future__ import annotations
 

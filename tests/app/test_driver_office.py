@@ -32,7 +32,7 @@ Make = Callable[..., tuple["Office", LocalStateStore, list[str]]]
 
 
 class Office(DriverOffice):
-    """An office of a driver in a folder of its own."""
+    """An office of a driver in its own folder."""
 
     def __init__(self, state: StormState, say: Callable[[str], None], folder: Path) -> None:
         super().__init__(state, say, look_every_s=0.01)

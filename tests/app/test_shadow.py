@@ -1,4 +1,4 @@
-"""New code beside the code that runs, over what a live task was given: what differs is found, row
+"""New code next to the code that runs, over what a live task was given: what differs is found, row
 by row.
 """
 

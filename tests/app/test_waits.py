@@ -48,7 +48,7 @@ class Topology:
 
 
 class Bench:
-    """Waits under a clock of its own; beats come with every look unless they are stopped."""
+    """Waits under its own clock; beats come with every look unless they are stopped."""
 
     def __init__(self, topology: Topology | None = None) -> None:
         self.now = 1000.0

@@ -131,8 +131,8 @@ def test_bytes_that_the_store_has_lost_are_put_again(
         assert blobs.get(key) == data
     bytes_store.delete(bytes_store.list_keys()[-1])
     with pytest.raises(TamperedBlobError):
-        blobs.mend(key, data + b"!")
-    blobs.mend(key, data)
+        blobs.repair(key, data + b"!")
+    blobs.repair(key, data)
     assert blobs.get(key) == data
 
 

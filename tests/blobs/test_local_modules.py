@@ -1,4 +1,4 @@
-"""Modules beside a topology: which of them travel, and that a process without their folder can use
+"""Modules next to a topology: which of them travel, and that a process without their folder can use
 them.
 """
 
@@ -80,7 +80,7 @@ OPEN = """
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A topology with a module, a package and a module that is imported late beside it."""
+    """A topology with a module, a package and a module that is imported late next to it."""
     job = tmp_path / "job"
     (job / "mypack_ops").mkdir(parents=True)
     sources = {

@@ -1,5 +1,5 @@
 """Walk through the page of a real cluster: two drivers, slots on Spark, Redis and ZooKeeper, each in
-processes of its own.
+its own processes.
 
 Actions are carried out to their end, code of workers is looked into, an upgrade is compared, and
 then the leader and Redis are killed under the open page. The walk by keyboard is that of a

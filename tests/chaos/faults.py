@@ -265,7 +265,7 @@ def torn_log(cluster: ChaosCluster, dice: random.Random) -> None:
 
 
 def corrupt_log(cluster: ChaosCluster, dice: random.Random) -> None:
-    """Kill Redis, overwrite the end of its append-only file with garbage, mend it as an operator
+    """Kill Redis, overwrite the end of its append-only file with garbage, fix it as an operator
     does, and start it again.
 
     A file system that loses power leaves such an end; Redis refuses it until redis-check-aof has
@@ -321,7 +321,7 @@ LOCAL_FAULTS: Mapping[str, Strike] = {
     "slot and ZooKeeper": partial(_both, kill_slot, kill_zookeeper),
 }
 DISK_FAULTS: Mapping[str, Strike] = {"full disk of Redis": full_disk}
-"""Only where Redis could be given a file system of its own, which takes the right to mount one."""
+"""Only where Redis could be given its own file system, which takes the right to mount one."""
 EXECUTOR_FAULTS: Mapping[str, Strike] = {"kill executor JVM": kill_executor}
 """Only on masters that have executors, such as local-cluster[2,7,1024]."""
 STANDALONE_FAULTS: Mapping[str, Strike] = {"kill standalone worker": kill_standalone_worker}

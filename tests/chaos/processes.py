@@ -1,7 +1,7 @@
 """Chaos in real processes: a standing cluster of five topologies on Spark, whose parts are killed,
 paused, cut and filled up.
 
-Last comes a cluster of its own whose stores lose data (`disasters.py`). A recovery lasts from the
+Last comes its own cluster whose stores lose data (`disasters.py`). A recovery lasts from the
 fault (from its end, where it lasts a while) until every task has worked off some more tuples.
 """
 
@@ -55,7 +55,7 @@ def run_processes(
     say: Callable[[str], None] = print,
 ) -> ChaosReport:
     """Strike for so many seconds in all, an equal part for each guarantee and for disasters, each
-    on a cluster of its own.
+    on its own cluster.
     """
     disasters = (
         [name for name in DISASTERS if name in names or not names]

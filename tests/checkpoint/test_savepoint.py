@@ -71,7 +71,7 @@ def test_a_submission_goes_on_from_a_savepoint_that_was_taken_under_load(
             {"topology.workers": 3, "topology.max.spout.pending": 20},
             "one",
         )
-        # A blocking spout reads in a thread of its own: simulated time alone does not say that it
+        # A blocking spout reads in its own thread: simulated time alone does not say that it
         # has read
         cluster.run_until(lambda: cluster.state("count", "one") != {})
         cluster.savepoint(tmp_path / "saved", "one")

@@ -1,4 +1,4 @@
-"""The checks of `sparkstorm doctor` without a name: what is wrong is named with its mend."""
+"""The checks of `sparkstorm doctor` without a name: what is wrong is named with its remedy."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def cluster(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterCl
 def words(
     bench: Bench, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[TopologyHandle]:
-    # the blobs of this test lie below a prefix of their own, so that no other test sweeps them
+    # the blobs of this test lie below their own prefix, so that no other test sweeps them
     cluster.service._blobs._bytes = bench.chunks
     handle = cluster.submit("words", wordcount(), {"topology.workers": 1})
     yield handle

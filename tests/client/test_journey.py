@@ -234,7 +234,7 @@ def test_a_trace_has_every_hop_of_a_message_and_changes_nothing() -> None:
 
 
 class Published:
-    """A store of taps under a clock of its own: events by their time in seconds and their tap."""
+    """A store of taps under its own clock: events by their time in seconds and their tap."""
 
     def __init__(self, *events: tuple[float, int, dict[str, Any]], pause_s: float = 0.0) -> None:
         self.now = 0.0

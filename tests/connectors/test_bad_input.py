@@ -370,7 +370,7 @@ def test_a_data_source_that_raises_in_the_middle_of_a_partition_costs_no_row(
 def test_wrong_tokens_and_addresses_end_a_run_and_park_nothing(target: Target) -> None:
     for status, mend in (
         (401, "name the token's place with token_file or token_env"),
-        (404, "mend the URL"),
+        (404, "correct the URL"),
         (308, "it points elsewhere"),
     ):
         target.statuses = [status] * 99

@@ -335,7 +335,7 @@ for call in (
 
 
 def refusals(bucket: str, folder: Path, url: str) -> list[str]:
-    """Ask for a bucket in a process of its own: the libraries keep a connection that was answered
+    """Ask for a bucket in its own process: the libraries keep a connection that was answered
     with an error.
     """
     command = [sys.executable, "-c", _ASK_S3, bucket, str(folder), url]

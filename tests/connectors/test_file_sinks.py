@@ -55,7 +55,7 @@ def write(sink: FileSink, rows: int = 30, seed: int = 0) -> None:
 
 
 def read(folder: Path) -> Counter[tuple[Any, ...]]:
-    """Every row of the folder, by a reader of its own."""
+    """Every row of the folder, by its own reader."""
     rows: list[tuple[Any, ...]] = []
     for path in folder.glob("*.*"):
         if path.suffix == ".parquet":

@@ -74,7 +74,7 @@ def produce(kafka: KafkaServer, name: str, values: list[Any], partition: int = 0
 
 
 def read_all(kafka: KafkaServer, name: str, partitions: int = 1) -> list[Any]:
-    """Every committed record of a topic, by a consumer of its own."""
+    """Every committed record of a topic, by its own consumer."""
     own = {
         "group.id": "check",
         "isolation.level": "read_committed",

@@ -211,7 +211,7 @@ class Odd(Numbers):
         ("short", r"spout 'numbers' .*1 value"),
         (
             "renamed",
-            r"component 'numbers': Odd read a batch of the columns words, n, but its schema has n, text; mend",
+            r"component 'numbers': Odd read a batch of the columns words, n, but its schema has n, text; correct",
         ),
     ],
 )
@@ -333,11 +333,11 @@ class Shop(DataSource):
     [
         (
             "Row",
-            "component 'numbers': Shop read a Row of the columns a, c, at, but its schema has a, b, at; mend its read",
+            "component 'numbers': Shop read a Row of the columns a, c, at, but its schema has a, b, at; correct its read",
         ),
         (
             "dict",
-            "Shop read a dict, where a tuple, a list, a Row or an Arrow batch was expected; mend its read",
+            "Shop read a dict, where a tuple, a list, a Row or an Arrow batch was expected; correct its read",
         ),
     ],
 )

@@ -23,7 +23,7 @@ def rows(ending: str, kind: str) -> str:
 
 @pytest.mark.slow
 def test_a_fork_of_user_code_ends_and_executes_no_row() -> None:
-    """In a process of its own: a child that went on would go on as this test."""
+    """In its own process: a child that went on would go on as this test."""
     command = [sys.executable, "-m", "tests.executor.forking"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     expected = [

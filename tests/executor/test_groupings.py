@@ -132,7 +132,7 @@ def test_local_or_shuffle_is_shuffle_where_there_is_no_local_task() -> None:
 
 
 class Waiting(Tagging):
-    """Has a thread of its own."""
+    """Has its own thread."""
 
     blocking = True
 

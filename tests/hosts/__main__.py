@@ -2,7 +2,7 @@
 know; a table of what came of it.
 
 `python -m tests.hosts [--starts N | --verbs | --documented] [--firewall] [--tls] [--other-user]
-[--cells] [--replicas] [FAULT ...]`. Each fault meets a topology with a known answer of its own, which must be
+[--cells] [--replicas] [FAULT ...]`. Each fault meets a topology with its own known answer, which must be
 exact in the end; a pause or a silence of `status` beyond a fault's limits fails it too. As root, on
 Linux.
 """

@@ -31,7 +31,7 @@ _FRAME = "02:00:00:00:00:{:02x}"
 # what ends is killed: the time is the machine's, which may be busy with other tests
 _SECONDS = 180.0
 _WIRE = Path(__file__).with_name("wire.py")
-# settings of whoever makes the hosts: `make test` sets SPARK_LOCAL_IP to loopback, where no
+# settings of anyone who makes the hosts: `make test` sets SPARK_LOCAL_IP to loopback, where no
 # executor of a host finds its driver
 _NOT_A_HOSTS = ("SPARK", "PYSPARK")
 _A_HOST = (

@@ -188,14 +188,14 @@ def test_a_registered_value_has_the_fields_that_were_sent_whatever_its_construct
 
 @dataclass
 class Basket(dict[str, int]):
-    """A mapping with a field beside its items."""
+    """A mapping with a field next to its items."""
 
     owner: str = ""
 
 
 @dataclass
 class Noon(datetime.date):
-    """A date with a field beside it."""
+    """A date with a field next to it."""
 
     place: str = ""
 

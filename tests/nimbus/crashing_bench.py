@@ -83,7 +83,7 @@ class CrashingBench(Bench):
         return found
 
     def crash_nimbus(self, crash: CrashPoint) -> None:
-        """Another Nimbus, which will die; the client has a session of its own and lives."""
+        """Another Nimbus, which will die; the client has its own session and lives."""
         self.store.close()
         self.crash = crash
         self._follow(crash.around(LocalStateStore(self.tree)), crash.around(self.bytes_store))
@@ -94,7 +94,7 @@ class CrashingBench(Bench):
         self.service = self.client()
 
     def crash_client(self, crash: CrashPoint) -> None:
-        """A client over a session of its own, which will die; Nimbus lives."""
+        """A client over its own session, which will die; Nimbus lives."""
         self.crash = crash
         state = StormState(crash.around(LocalStateStore(self.tree)), KEY)
         blobs = BlobStore(state, crash.around(self.bytes_store), KEY)

@@ -71,7 +71,7 @@ def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at
         supervisor.silent_ports |= {
             port for port in supervisor.ports if port not in supervisor.running
         }
-    # first by id, and without a beat of its own
+    # first by id, and without its own beat
     young = bench.submit("a-young", topology__workers=2)
     before = bench.slots(young)
     bench.advance(20)

@@ -103,7 +103,7 @@ class World:
         return sow
 
     def check(self) -> None:
-        """Whoever is assigned, and so may run, has every seed."""
+        """Anyone who is assigned, and so may run, has every seed."""
         for topology_id in self.looking.assignment_ids():
             outline = self.looking.read_outline(topology_id)
             assert outline is not None

@@ -29,7 +29,7 @@ DEADLINE_S = 120.0
 
 
 class Cluster:
-    """A Nimbus and one supervisor, each with a session of its own."""
+    """A Nimbus and one supervisor, each with its own session."""
 
     def __init__(self, zookeeper: Any, redis: Any, root: str) -> None:
         user, password = zookeeper.identity

@@ -86,7 +86,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 
 @pytest.hookimpl(trylast=True)  # after the fixtures
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """End the session before a file that may make a context of its own."""
+    """End the session before a file that may make its own context."""
     if not _may_share(nextitem):
         _SHARED.stop()
 

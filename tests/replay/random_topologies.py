@@ -155,7 +155,7 @@ class Negate(ColumnBolt):
 
 
 class WindowMembers(WindowedBolt):
-    """Content of a window of all keys, in an order of its own."""
+    """Content of a window of all keys, in its own order."""
 
     outputs = (*FIELDS, "members")
     order_insensitive = True

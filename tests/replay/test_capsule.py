@@ -1,5 +1,5 @@
 """Failure capsules: a failed input of a run becomes a file, a step, and a test that fails, is
-mended, and passes.
+fixed, and passes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def build(spouts=1):
 
 @pytest.fixture
 def averages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """A module of a user's, in a folder of its own, with a bolt that divides by zero when a word
+    """A module of a user's, in its own folder, with a bolt that divides by zero when a word
     weighs five.
     """
     (tmp_path / "averages.py").write_text(SOURCE)

@@ -1,5 +1,5 @@
 """Every public class of a component goes from a capsule to a pytest file that fails, and passes
-with mended code.
+with fixed code.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def arguments(kind: type, folder: Path) -> tuple[Any, ...]:
 
 
 class Code:
-    """Version of the user's code: faulty, or mended."""
+    """Version of the user's code: faulty, or fixed."""
 
     is_faulty = True
 
@@ -181,7 +181,7 @@ def source(kind: type, folder: Path) -> Any:
 
 
 def topology(kind: type, folder: Path) -> Topology:
-    """Return a topology with the class as the component 'it', beside a bolt and a shipped sink."""
+    """Return a topology with the class as the component 'it', next to a bolt and a shipped sink."""
     builder = TopologyBuilder()
     builder.set_spout("others", FeederSpout(FIELDS))
     if issubclass(kind, Spout):

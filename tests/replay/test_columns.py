@@ -33,7 +33,7 @@ from tests.replay.random_topologies import ByKey
 
 
 class Double(ColumnBolt):
-    """Twice the value; odd ones go to a stream of their own."""
+    """Twice the value; odd ones go to their own stream."""
 
     outputs = {"default": ("key", "value"), "odd": ("key", "value")}  # noqa: RUF012
 

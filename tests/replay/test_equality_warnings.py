@@ -47,7 +47,7 @@ class Quick(Count):
 
 
 class Last(StatefulBolt):
-    """Keeps what came last: of several senders, whoever was slower."""
+    """Keeps what came last: of several senders, anyone who was slower."""
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self.state.put("last", tup.values[0])

@@ -150,7 +150,7 @@ def test_the_end_of_a_sender_is_heard_after_its_last_row_though_an_older_one_fai
 
 
 def test_late_rows_behind_several_tasks_of_a_spout_are_warned_about() -> None:
-    """Live each of these tasks has a clock of its own, so a row that is late here may be on time
+    """Live each of these tasks has its own clock, so a row that is late here may be on time
     there.
     """
     for spouts, seed, causes in ((1, 3, []), (2, 3, ["late data"])):

@@ -61,7 +61,7 @@ class RememberIds(StatefulBolt):
 
 
 class Remember(StatefulBolt):
-    """Keeps every input under a key of its own, with much beside it."""
+    """Keeps every input under its own key, with much next to it."""
 
     outputs = ("n",)
 

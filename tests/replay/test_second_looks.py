@@ -1,4 +1,4 @@
-"""What executes, records or compares a bolt's input beside the run changes nothing that the run or
+"""What executes, records or compares a bolt's input next to the run changes nothing that the run or
 the caller sees, and sees the input as it came.
 """
 
@@ -154,7 +154,9 @@ def timed(bolt: Any) -> Any:
     return bolt.with_tumbling_window(Duration.millis(100)).with_timestamp_field("number")
 
 
-@pytest.mark.parametrize("bolt", [Fails(), timed(Fires()), timed(Folds())], ids=repr)
+@pytest.mark.parametrize(
+    "bolt", [Fails(), timed(Fires()), timed(Folds())], ids=lambda each: type(each).__name__
+)
 def test_a_capsule_can_be_stepped_again_and_again(bolt: Any, tmp_path: Path) -> None:
     topology = topology_of(bolt)
     conf = {"topology.max.retries": 0}

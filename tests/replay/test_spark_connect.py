@@ -2,7 +2,7 @@
 anything runs.
 
 The client's libraries (pandas among them, which nothing here needs) are kept in a folder of their
-own beside this Python: hundreds of megabytes for one sentence, so `make matrix` runs this test
+own next to this Python: hundreds of megabytes for one sentence, so `make matrix` runs this test
 (SPARKSTORM_TEST_CONNECT=1) and the suite does not.
 """
 

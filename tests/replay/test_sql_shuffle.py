@@ -1,4 +1,4 @@
-"""Tests of sql_shuffle.py: data that Spark itself brings to the tasks, and its hash beside the live
+"""Tests of sql_shuffle.py: data that Spark itself brings to the tasks, and its hash next to the live
 one.
 """
 

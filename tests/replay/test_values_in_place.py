@@ -128,7 +128,7 @@ class ByHand(Bolt):
 
 
 class OnThread(Passing):
-    """The same on a thread of its own."""
+    """The same on its own thread."""
 
     blocking = True
 

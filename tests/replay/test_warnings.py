@@ -1,7 +1,7 @@
 """Warnings against differences: random topologies with bolts that hold inputs or change attributes,
 live and replayed.
 
-A component that differs although all of its inputs are equal must carry a warning of its own.
+A component that differs although all of its inputs are equal must carry its own warning.
 """
 
 from __future__ import annotations

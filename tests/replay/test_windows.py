@@ -247,7 +247,7 @@ class Told(StatefulBolt):
 
 
 def data_topology() -> Topology:
-    """A bolt of each kind, each straight behind data of its own."""
+    """A bolt of each kind, each straight behind its own data."""
     builder = TopologyBuilder()
     bolts = {shape: SHAPES[shape]()[0] for shape in ("tumbling", "members", "timers")} | {
         "told": Told()

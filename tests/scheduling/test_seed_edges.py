@@ -1,5 +1,5 @@
 """The edges of seed lines about scheduling: each case is one in which the line decides, and nothing
-beside it.
+next to it.
 """
 
 import dataclasses

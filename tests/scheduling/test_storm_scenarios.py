@@ -264,7 +264,7 @@ def test_a_worker_is_bound_to_the_ackers_that_its_heap_leaves_room_for() -> None
     ]
     view = schedule(cluster(nodes("a"), [topology("t", parts, 1, owner="ann")]))
     sizes = sorted(len(each) for each in view.placement("t").executors_by_slot.values())
-    assert sizes == [1, 1, 2]  # 700 + 128 is above 768: the ackers share a worker of their own
+    assert sizes == [1, 1, 2]  # 700 + 128 is above 768: the ackers share their own worker
 
 
 # -- constraints -----------------------------------------------------------------------------------

@@ -4,9 +4,9 @@
 A primary is killed, killed while its replica is behind, frozen, or told to hand over; three
 Sentinels promote the replica. Workers of a simulated cluster commit over real connections
 meanwhile, and what they count must be exact in the end. With `--target` a sink writes to SQLite,
-PostgreSQL or Kafka beside it: every number must be there, and one is there twice only where the
+PostgreSQL or Kafka next to it: every number must be there, and one is there twice only where the
 sink has said that the store had lost a tail. With `--minutes` as many topologies as `--stores`, each
-in a process of its own over a store of its own, run at once, and every `--every` seconds one of
+in its own process over its own store, run at once, and every `--every` seconds one of
 their primaries is killed. With `--upgrade` both servers are replaced, under
 load, by each newer version of Redis or Valkey that is found here.
 """
@@ -167,7 +167,7 @@ class Sums:
 
 
 class Trial:
-    """A count under fail-overs, and a sink's target beside it where one is given."""
+    """A count under fail-overs, and a sink's target next to it where one is given."""
 
     def __init__(
         self,

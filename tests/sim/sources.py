@@ -82,6 +82,6 @@ class DeletingSpout(FeederSpout):
 
 
 class BlockingDeletingSpout(DeletingSpout):
-    """The same on a thread of its own."""
+    """The same on its own thread."""
 
     blocking = True

@@ -46,7 +46,7 @@ def sqlite(folder: Path) -> Iterator[Target]:
 
 @contextlib.contextmanager
 def postgres(folder: Path) -> Iterator[Target]:
-    """A table of a PostgreSQL of its own."""
+    """Its own table PostgreSQL."""
     from sparkstorm.testing.servers import PostgresServer
 
     with PostgresServer() as server, patch.dict(os.environ, {_PASSWORD: "of-the-tests"}):
@@ -57,7 +57,7 @@ def postgres(folder: Path) -> Iterator[Target]:
 
 @contextlib.contextmanager
 def kafka(folder: Path) -> Iterator[Target]:
-    """A topic of a Kafka of its own, read as a consumer with `read_committed` does."""
+    """Its own topic Kafka, read as a consumer with `read_committed` does."""
     from confluent_kafka import Consumer, TopicPartition
 
     from sparkstorm.testing.servers import KafkaServer

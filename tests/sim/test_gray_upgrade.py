@@ -731,7 +731,7 @@ def test_a_worker_of_the_former_code_that_does_not_end_is_fenced_off_by_its_succ
         assert former is not None and former.spec is not None
         before = {each.executor: each.placed_version for each in former.spec.executors}
         bench.upgrade(workers=[str(victim.slot)])
-        zombie = victim.disown()  # goes on with the former code beside the new worker
+        zombie = victim.disown()  # goes on with the former code next to the new worker
         assert zombie is former
         bench.run(lambda: bench.rests(1))
         now = victim.process

@@ -1,4 +1,4 @@
-"""Live shadow of a gray upgrade: new code beside a task that works, compared row by row before any
+"""Live shadow of a gray upgrade: new code next to a task that works, compared row by row before any
 worker is upgraded.
 """
 

@@ -96,7 +96,7 @@ PLAIN = Guard()
 
 
 class Server:
-    """One Redis server on a port of its own; it comes back with its data, and as another version
+    """One Redis server on its own port; it comes back with its data, and as another version
     when `binary` was changed meanwhile.
     """
 

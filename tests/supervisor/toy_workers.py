@@ -154,7 +154,7 @@ def ignores_stop(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 class Sleeps(BasicBolt):
-    """Waits for something that never comes, below a helper of its own."""
+    """Waits for something that never comes, below its own helper."""
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         self._ask()
@@ -207,7 +207,7 @@ def leaks(spec: WorkerSpec, control: WorkerControl) -> int:
 
 
 def leaves_children(spec: WorkerSpec, control: WorkerControl) -> int:
-    """User code that started a process of its own."""
+    """User code that started its own process."""
     helper = subprocess.Popen(["sleep", "600"])
     control.send(Ready())
     control.send(Beat({"helper": helper.pid}))

@@ -1,4 +1,4 @@
-"""Word count without an end of its own: its source repeats the files until a gate opens.
+"""Word count without its own end: its source repeats the files until a gate opens.
 
 A fault can be injected at any time, because work is left until the gate opens. The input is still
 known exactly: the source emits a marker line at the end of each file, so that the marker's count is

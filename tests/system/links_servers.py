@@ -1,4 +1,4 @@
-"""An HTTP server and a Spark application as processes of their own, whose data outlive `kill` and
+"""An HTTP server and a Spark application as their own processes, whose data outlive `kill` and
 `start`.
 """
 

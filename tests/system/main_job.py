@@ -1,4 +1,4 @@
-"""MainJob: a job run by spark-submit in processes of its own, observed through processes, stores
+"""MainJob: a job run by spark-submit in its own processes, observed through processes, stores
 and results.
 """
 

@@ -219,7 +219,7 @@ class Servers:
         )
 
     def _out_of_table(self, read: str) -> Counter[tuple[str, int]]:
-        """Rows of a table, read by its library in a process of its own."""
+        """Rows of a table, read by its library in its own process."""
         program = _READ_TABLE.replace("table = ...", read)
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=900)
         assert done.returncode == 0, (

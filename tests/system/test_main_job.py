@@ -162,7 +162,7 @@ def test_killed_workers_slots_servers_and_drivers_cost_no_count(tmp_path: Path) 
 
 
 def require_spread(stage: Stage) -> float:
-    """Require that each of three workers is on an executor of its own."""
+    """Require that each of three workers is on its own executor."""
     workers = stage.job.workers(stage.sight, 3)
     assert len({executor_of(beat.pid) for beat in workers}) == 3
     return 0.0
@@ -218,7 +218,7 @@ def test_an_endless_source_runs_until_it_is_told_to_stop(
     job: Callable[..., MainJob], tmp_path: Path
 ) -> None:
     (tmp_path / "endless.py").write_text(ENDLESS)
-    # beside it: it must travel with the topology
+    # next to it: it must travel with the topology
     (tmp_path / "endless_keys.py").write_text("KEYS = 100\n")
     (tmp_path / "endless.yaml").write_text("topology: endless:build\ntopology.workers: 1\n")
     run = job(tmp_path / "endless.yaml")

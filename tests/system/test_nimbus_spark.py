@@ -117,7 +117,7 @@ class Scene:
         self._write_corpus()
         self.load = Load(1 + WORDS_PER_LINE)
         user, password = zookeeper.identity
-        with redis.client() as client:  # a user of its own, as on servers that others share
+        with redis.client() as client:  # its own user, as on servers that others share
             client.acl_setuser(
                 "storm",
                 enabled=True,

@@ -31,7 +31,7 @@ SESSION_MS = 10_000  # a stopped leader keeps its office while clients start
 
 
 class Drivers:
-    """A Redis, a ZooKeeper, and driver processes that share them, each with a folder of its own."""
+    """A Redis, a ZooKeeper, and driver processes that share them, each with its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

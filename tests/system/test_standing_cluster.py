@@ -122,7 +122,7 @@ EVERY_WORD = frozenset(word for line in LINES for word in line.split())
 
 
 class Terminals:
-    """A folder, the process that holds the cluster, and commands in processes of their own."""
+    """A folder, the process that holds the cluster, and commands in their own processes."""
 
     def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
         self.folder, self.options = folder, options
@@ -387,7 +387,7 @@ def require_code_that_no_host_opens_refused(terminals: Terminals, cluster: Clust
 def require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(
     terminals: Terminals, cluster: ClusterClient
 ) -> None:
-    """A tuple fails in a run, becomes a test that fails, is mended and passes; a savepoint is gone
+    """A tuple fails in a run, becomes a test that fails, is fixed and passes; a savepoint is gone
     on with.
     """
     folder = terminals.folder
@@ -425,7 +425,7 @@ def require_the_failure_shown(terminals: Terminals) -> None:
 
 
 def mend_by_its_test(terminals: Terminals, gamma: TopologyHandle) -> None:
-    """Write the dead letter as a test, which fails; mend the code, and it passes."""
+    """Write the dead letter as a test, which fails; fix the code, and it passes."""
     folder = terminals.folder
     (id,) = gamma.dead_letters.read()
     status, out, err = terminals.run(

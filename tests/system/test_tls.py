@@ -1,5 +1,5 @@
 """The word count over TLS: Redis and ZooKeeper want a certificate of every process, and slots have
-a folder of their own.
+their own folder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers of one's own: the example of their page, data over a kill, and their end with a killed
+"""Servers of your own: the example of their page, data over a kill, and their end with a killed
 starter.
 """
 

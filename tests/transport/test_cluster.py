@@ -49,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterRedis]:
 
 
 class Meanwhile:
-    """A call on a thread of its own, and its end."""
+    """A call on its own thread, and its end."""
 
     def __init__(self, act: Callable[[], Any]) -> None:
         self.result: Any = None

@@ -156,7 +156,7 @@ def listening(
 
 @contextmanager
 def running(connection: Path) -> Iterator[Listening]:
-    """Run `sparkstorm web` for a cluster, in a process of its own."""
+    """Run `sparkstorm web` for a cluster, in its own process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

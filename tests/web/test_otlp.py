@@ -1,4 +1,4 @@
-"""Metrics pushed by OTLP, read by a collector of its own protobuf classes over a real port."""
+"""Metrics pushed by OTLP, read by its own collector protobuf classes over a real port."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Session windows against a reference that scans every session, and what a tuple of one session
-costs beside many others.
+costs next to many others.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class CountingCodec(Codec):
 
 
 def cost_of_last(bolt: Any, order: list[int]) -> tuple[int, int, int]:
-    """(values copied, bytes for the journal, of firing) for one more tuple beside so many sessions
+    """(values copied, bytes for the journal, of firing) for one more tuple next to so many sessions
     of its key.
     """
     codec = CountingCodec()

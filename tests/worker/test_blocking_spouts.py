@@ -1,4 +1,4 @@
-"""Spouts that may block run on a thread of their own; the loop, positions and callbacks keep their
+"""Spouts that may block run on their own thread; the loop, positions and callbacks keep their
 promises.
 """
 

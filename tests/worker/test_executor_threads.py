@@ -22,7 +22,7 @@ ARRIVED = threading.Event()
 
 
 class Waits(StatefulBolt):
-    """Counts, once the bolt beside it has been called."""
+    """Counts, once the bolt next to it has been called."""
 
     outputs = ("n",)
 

@@ -212,7 +212,7 @@ class Old(FeederSpout):
 
 
 class Blocking(FeederSpout):
-    """A spout with a thread of its own."""
+    """A spout with its own thread."""
 
     blocking = True
 

@@ -14,7 +14,7 @@ from tests.worker.building import Collecting, chain
 
 
 class Unshowable(Exception):
-    """An error whose text is a bug of its own."""
+    """An error whose text is its own bug."""
 
     def __str__(self) -> str:
         raise KeyError("no text")

@@ -140,7 +140,7 @@ def run(kind: type[Staging], target: Target, rows: Any = range(ROWS)) -> LocalCl
 
 
 class Slow(Staging):
-    """An epoch of its own lasts longer than several commits of the worker."""
+    """Its own epoch lasts longer than several commits of the worker."""
 
     flush_secs, flush_rows = 0.01, 5
 

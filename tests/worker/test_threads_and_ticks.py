@@ -27,7 +27,7 @@ GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-onc
 
 
 class BlockingPass(BasicBolt):
-    """Hands on from a thread of its own."""
+    """Hands on from its own thread."""
 
     outputs = ("value",)
     blocking = True

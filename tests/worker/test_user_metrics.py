@@ -166,7 +166,7 @@ def test_a_replay_counts_the_same_as_a_live_run() -> None:
 
 
 class Threaded(BasicBolt):
-    """Counts on a thread of its own, and raises on the first try of each fourth row."""
+    """Counts on its own thread, and raises on the first try of each fourth row."""
 
     blocking = True
 
@@ -217,7 +217,7 @@ class Polled(Spout):
 
 
 class PolledOnAThread(Polled):
-    """The same on a thread of its own."""
+    """The same on its own thread."""
 
     blocking = True
 

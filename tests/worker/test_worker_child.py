@@ -107,7 +107,7 @@ def is_gone(pid: int) -> bool:
 
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
-    """Fork a server beside the thread with which pytest-xdist waits for messages; it holds no lock
+    """Fork a server next to the thread with which pytest-xdist waits for messages; it holds no lock
     that a worker takes.
     """
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Hadoop's mini YARN in a process of its own, with its classes on the path of PySpark's JVM.
+"""Hadoop's mini YARN in its own process, with its classes on the path of PySpark's JVM.
 
 `python -m tests.yarn.cluster FOLDER` writes FOLDER/yarn-site.xml when its node managers are there,
 says "up", and ends with its standard input.

@@ -1,4 +1,4 @@
-"""Real Apache Storm 2.8.3 beside SparkStorm: word count with acking on one and two workers, and
+"""Real Apache Storm 2.8.3 next to SparkStorm: word count with acking on one and two workers, and
 latency over three hops.
 
 Run: python -m benchmarks.peers.storm [--words N] [--runs N] [--seconds S] [--skip-two]

@@ -224,7 +224,7 @@ def run_job(
 
 @contextlib.contextmanager
 def started(command: Sequence[str], log: object) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process in a group of its own, and end the group."""
+    """Start a process in its own group, and end the group."""
     process = subprocess.Popen(
         command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
     )  # type: ignore[call-overload]

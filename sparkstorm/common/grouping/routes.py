@@ -29,7 +29,7 @@ PickMany = Callable[[tuple[Any, ...]], Sequence[Rows]]
 # key, for keys that change with time.
 _CACHED_KEYS = 1 << 11
 _MISSES_PER_KEY = 64
-# Rows of a local shuffle that lie together for one task. A turn of a bolt costs some 10 us beside
+# Rows of a local shuffle that lie together for one task. A turn of a bolt costs some 10 us next to
 # its rows: with 16 rows for each of 32 tasks that was a sixth of a word's CPU. Runs of 32 make twice
 # as many turns (1.09 of the CPU); with 128 few tasks get the rows of a spout's turn of 512 (1.05).
 LOCAL_RUN = 64

@@ -106,7 +106,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedOutline:
-    """A new topology's outline as a blob of its own: the id makes its address differ from that of
+    """A new topology's outline as its own blob: the id makes its address differ from that of
     any other topology.
     """
 

@@ -102,7 +102,7 @@ class GrayUpgrade:
 
 
 class UpgradeStage(StrEnum):
-    """Stage of a gray upgrade (S0.17); in SHADOWING its code runs beside a live task, and no worker
+    """Stage of a gray upgrade (S0.17); in SHADOWING its code runs next to a live task, and no worker
     is upgraded yet.
     """
 

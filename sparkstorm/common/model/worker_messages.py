@@ -54,7 +54,7 @@ class SetLogLevels:
 
 @dataclass(frozen=True, slots=True)
 class SetShadow:
-    """Order to run other code beside a task and to compare what both come to; task 0 ends it.
+    """Order to run other code next to a task and to compare what both come to; task 0 ends it.
 
     The code is a blob on this host's disk, which the slot has checked; `conf` is the configuration
     that comes with it.
@@ -84,7 +84,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Report of a thread beside the loop: the process runs, also while its loop makes no progress;
+    """Report of a thread next to the loop: the process runs, also while its loop makes no progress;
     much output counts as progress.
     """
 

@@ -297,7 +297,7 @@ def decode_any_connection(data: bytes, where: str) -> Connection | ReadOnlyConne
 
 
 def read_only_path(path: Path) -> Path:
-    """Return the path of the read-only connection file beside a connection file."""
+    """Return the path of the read-only connection file next to a connection file."""
     return path.with_name(f"{path.stem}-read-only{path.suffix}")
 
 

@@ -80,7 +80,7 @@ class DueQueue:
 
 
 class _Queue:
-    """Keys of one time: sorted when the first is read; keys added later are in a heap beside
+    """Keys of one time: sorted when the first is read; keys added later are in a heap next to
     them.
     """
 

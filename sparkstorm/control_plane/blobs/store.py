@@ -27,7 +27,7 @@ MAX_BLOB_BYTES = 2 * 1024**3
 
 
 class BlobKind(StrEnum):
-    """Kind of a blob, which has a key of its own: nothing that was signed as a file of a client
+    """Kind of a blob, which has its own key: nothing that was signed as a file of a client
     passes for code.
     """
 
@@ -86,7 +86,7 @@ class BlobStore:
         with contextlib.suppress(StoreUnavailableError):
             self._remove(metadata)
 
-    def mend(self, key: str, data: bytes, kind: BlobKind = BlobKind.CODE) -> None:
+    def repair(self, key: str, data: bytes, kind: BlobKind = BlobKind.CODE) -> None:
         """Put the bytes of a blob back whose chunks the bytes store has lost; TamperedBlobError
         when they are not its own.
         """

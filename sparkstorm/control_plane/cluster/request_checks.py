@@ -139,7 +139,7 @@ def check_upgraded_outline(
 
 
 def check_shadowed(name: str, topology: Topology, component: str) -> None:
-    """InvalidTopologyError unless new code can run beside a task of that component without an
+    """InvalidTopologyError unless new code can run next to a task of that component without an
     effect of its own.
     """
     bolts = {bolt.id: bolt for bolt in topology.bolts}

@@ -193,7 +193,7 @@ class ZooKeeperStateStore:
         self, what: str, path: str, request: Callable[..., Any], *arguments: Any, **options: Any
     ) -> Any:
         """Send one request, again after a cut, each try with a deadline; translate what cannot be
-        mended.
+        fixed.
         """
         if os.getpid() != self._pid:
             raise StoreUnavailableError(

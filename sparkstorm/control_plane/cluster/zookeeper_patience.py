@@ -112,7 +112,7 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
 
     A server that is starting may accept a connection and never answer on it. Kazoo waits for it as
     long as the session lasts, 20 s, and does not see that the server has served all others since.
-    Each wait in vain doubles the next one, for a server that is only slow.
+    Each wait without success doubles the next one, for a server that is only slow.
     """
 
     def __init__(self) -> None:

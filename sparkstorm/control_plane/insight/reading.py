@@ -73,7 +73,7 @@ class TopologyReading:
             str(WorkerSlot(each.node, each.port)) for each in self.beats if each.state == RUNNING
         }
         slots = set(self.assignment.slot_by_executor.values()) if self.assignment else set()
-        # A worker that has committed has run; its death is a problem of its own.
+        # A worker that has committed has run; its death is its own problem.
         starting = {str(slot) for slot in slots} - running - look.progress.keys()
         is_drained = is_settled(look) and self._is_exhausted(look.merged)
         return Life(self.base.status, self.base.paused, is_drained, len(starting))

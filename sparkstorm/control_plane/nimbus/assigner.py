@@ -3,7 +3,7 @@ that a crash cannot break.
 
 Law: an assignment is written before the base that makes its topology one, and is the only way in
 which slots get their work. A scheduler sees copies; what it raises ends its round alone, and the
-last good assignments stand. Left out: calls to supervisors, as Storm 2 sends them beside ZooKeeper:
+last good assignments stand. Left out: calls to supervisors, as Storm 2 sends them next to ZooKeeper:
 a record that every slot watches is needed anyway, for slots that are away, and two ways could
 contradict each other. Source: JStorm's TopologyAssign, Storm's mkAssignments.
 """

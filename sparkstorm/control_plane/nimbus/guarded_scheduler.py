@@ -1,4 +1,4 @@
-"""Guard around a plugged-in scheduler: it runs in a thread of its own with a time limit.
+"""Guard around a plugged-in scheduler: it runs in its own thread with a time limit.
 
 A scheduler that loops for ever costs one daemon thread and its own round, never Nimbus: the view in
 its hands was made for that round alone. Until that thread is back no new call is made. Built-in

@@ -166,7 +166,7 @@ class StoreWatch:
 
     A host that alone is cut from one of several stores counts as cut: its workers may be those of
     any topology, and a scheduler places all topologies on the same hosts. A store that no host
-    reaches moves nothing. Hosts that do not reach their driver are named beside them.
+    reaches moves nothing. Hosts that do not reach their driver are named next to them.
     """
 
     def __init__(self, settings: NimbusSettings) -> None:

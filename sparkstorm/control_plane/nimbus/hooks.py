@@ -132,7 +132,7 @@ class NimbusHooks:
     depose: Callable[[NimbusInfo], bool] = _never
     """Asked whether the leader is known to be dead; ends its leadership before its session does."""
     driver: DriverInfo | None = None
-    """The driver in whose process it runs, which others see beside the leader's name."""
+    """The driver in whose process it runs, which others see next to the leader's name."""
     # May be set later too: the clean-up asks for it at each call, since tests look at the calls to
     # a store.
     retirement: TopologyRetirement = field(default_factory=NothingToRetire)

@@ -166,7 +166,7 @@ class RequestVerbs:
         return base.topology_id
 
     def _check_free(self, name: str, reading: Reading) -> None:
-        # An unreadable base may be one of that name that runs: to submit beside it would run it
+        # An unreadable base may be one of that name that runs: to submit next to it would run it
         # twice.
         if any(base.name == name for base in reading.bases.values()) or self._unreadable(
             name, reading

@@ -294,7 +294,7 @@ def _apply(answer: Mapping[str, Mapping[ExecutorId, WorkerSlot]], cluster: Clust
 
 
 def _schedule_apart(scheduler: Scheduler, group: Collection[str], cluster: ClusterView) -> None:
-    """Run a scheduler on a view of its own topologies, check its answer, and apply it."""
+    """Run a scheduler on its own view topologies, check its answer, and apply it."""
     apart = _view_of(group, cluster)
     in_use = set(apart.used_slots())
     scheduler.schedule({each: apart.topologies[each] for each in group}, apart)

@@ -24,7 +24,7 @@ Placements = Mapping[str, Mapping[ExecutorId, WorkerSlot]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Contents of the next assignment beside the placement."""
+    """Contents of the next assignment next to the placement."""
 
     topology_id: str
     code_key: str

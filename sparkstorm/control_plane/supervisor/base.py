@@ -145,7 +145,7 @@ class WorkerProcess(Protocol):
         """Return the memory and CPU that the process uses; None when that cannot be known."""
 
     def oom_kills(self) -> int:
-        """Return how many processes around it the kernel has killed for want of memory so far; 0
+        """Return how many processes around it the kernel has killed for lack of memory so far; 0
         when that cannot be known.
         """
 

@@ -47,7 +47,7 @@ class SlotExtension:
         self.hint = hint  # for watches: has the slot step at once
 
     def shadow(self, view: SlotView, known: SetShadow, bring: BringCode) -> SetShadow:
-        """Return the code that is to run beside one of the worker's tasks; `known` is the last
+        """Return the code that is to run next to one of the worker's tasks; `known` is the last
         answer.
         """
         return NO_SHADOW

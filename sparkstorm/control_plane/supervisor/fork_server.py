@@ -3,7 +3,7 @@ processes on request.
 
 It is forked from the slot before the slot has any of these. Its forks share the modules that
 Spark's Python daemon has loaded and are there in some milliseconds; an interpreter that imports
-them takes half a second of CPU beside workers that run.
+them takes half a second of CPU next to workers that run.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class ForkServer:
 
     @classmethod
     def start(cls) -> "ForkServer | None":
-        """Fork a server; None where that is not safe: beside threads, and on systems other than
+        """Fork a server; None where that is not safe: next to threads, and on systems other than
         Linux.
         """
         if sys.platform != "linux" or not hasattr(os, "pidfd_open") or threading.active_count() > 1:

@@ -16,7 +16,7 @@ from sparkstorm.common.model.worker_spec import Suspect
 
 MAX_SUSPECTS = 256
 MAX_END_CHARS = 300
-# Ends with a cause of their own; no row has caused them.
+# Ends with their own cause; no row has caused them.
 _EXPLAINED = frozenset(
     (
         ExitCode.STOPPED,

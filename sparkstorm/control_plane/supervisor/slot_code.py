@@ -27,7 +27,7 @@ from sparkstorm.control_plane.supervisor.base import NodeStorage
 from sparkstorm.control_plane.supervisor.slot_machine import BlobView, LocalAssignment
 
 _LOG = logging.getLogger(__name__)
-# Half of it asks a store for a damaged blob twice as often, double leaves a mended one unseen for
+# Half of it asks a store for a damaged blob twice as often, double leaves a fixed one unseen for
 # as long.
 _RETRY_MS = 3_000
 
@@ -220,5 +220,5 @@ class SlotCode:
         fetch = partial(stores.blobs.get, kind=kind)
         path = self._storage.keep_code(topology_id, key, self._port, now_ms, fetch)
         # An emptied Redis has lost the code too: other hosts may need it.
-        stores.blobs.mend(key, self._storage.read_code(path) or b"", kind)
+        stores.blobs.repair(key, self._storage.read_code(path) or b"", kind)
         return path

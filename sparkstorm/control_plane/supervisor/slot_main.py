@@ -308,7 +308,7 @@ class _SlotLog(logging.FileHandler):
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """The slot's own log beside its workers'; taken off again, for Spark may use the process for
+    """The slot's own log next to its workers'; taken off again, for Spark may use the process for
     another task.
     """
     handler = _SlotLog(path)

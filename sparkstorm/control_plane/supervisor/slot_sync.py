@@ -1,6 +1,6 @@
 """Slot's store thread: reads the assignment, downloads code, writes heartbeats and errors.
 
-It steps in a thread of its own, because ZooKeeper or Redis may keep it waiting for many seconds and
+It steps in its own thread, because ZooKeeper or Redis may keep it waiting for many seconds and
 a dead worker may not wait for them. The slot's main thread reads `wish`, `stop` and `blob_view`,
 and leaves beats and errors; every hand-over is one assignment or one deque operation.
 """
@@ -52,7 +52,7 @@ class DesiredState:
     component_by_task: Mapping[int, str] = field(default_factory=dict)
     # by logger, those whose time is not over
     log_levels: Mapping[str, str] = field(default_factory=dict)
-    shadow: SetShadow = NO_SHADOW  # code that is to run beside one of the worker's tasks
+    shadow: SetShadow = NO_SHADOW  # code that is to run next to one of the worker's tasks
     # names of the Redis that hold the topology's data, one for each of its cells
     stores: tuple[str, ...] = ("",)
 
@@ -293,7 +293,7 @@ class SlotSync:
     def _shadow(
         self, part: LocalAssignment, components: Mapping[int, str], now_ms: int
     ) -> SetShadow:
-        """Return the code that an extension has run beside one of this worker's tasks."""
+        """Return the code that an extension has run next to one of this worker's tasks."""
         view = SlotView(self._slot, part, components, self._status_read)
         known = self.wish.shadow if self.wish else NO_SHADOW
         bring = lambda other: self.code.bring(other, self._desk(), now_ms)  # noqa: E731 - short

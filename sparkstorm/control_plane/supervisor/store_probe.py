@@ -68,7 +68,7 @@ class _Looking:
 
 
 class RedisProbe(_Looking):
-    """A probe with a connection of its own; `connect` makes a client whose requests end after
+    """A probe with its own connection; `connect` makes a client whose requests end after
     ANSWER_S.
     """
 

@@ -149,7 +149,7 @@ class Supervisor:
     """The duties, stepped by every slot of the node; only the one with the lock does anything.
 
     Without `trials` no code is tried, without `probe` Redis counts as reached, without
-    `driver_probe` Spark's driver; `other_probes` are those of the stores beside the home store, by
+    `driver_probe` Spark's driver; `other_probes` are those of the stores next to the home store, by
     name.
     """
 

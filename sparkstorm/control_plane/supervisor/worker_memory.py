@@ -45,7 +45,7 @@ def usage_of(pid: int) -> Usage | None:
 
 
 def oom_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return how many processes of this process's memory cgroup the kernel has killed for want of
+    """Return how many processes of this process's memory cgroup the kernel has killed for lack of
     memory; 0 when unknown.
 
     Version 2 counts in memory.events, version 1 in memory.oom_control. In a container the cgroup's
@@ -125,7 +125,7 @@ class MemoryWatch:
             self.is_over = True
             return (
                 f"restarted: it uses {used:,} MiB, and {LIMIT} is {self._limit_mb:,.0f}{kept}. "
-                "Raise the limit, spread its executors over more workers, or mend the leak"
+                "Raise the limit, spread its executors over more workers, or remedy the leak"
             )
         if used < _WARN_SHARE * self._limit_mb or self._has_warned:
             return ""

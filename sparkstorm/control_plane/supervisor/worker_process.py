@@ -182,7 +182,7 @@ class WorkerChild:
         return usage_of(self.pid)
 
     def oom_kills(self) -> int:
-        """Return the kills for want of memory in this process's own cgroup, which its children
+        """Return the kills for lack of memory in this process's own cgroup, which its children
         share.
         """
         return oom_kills()
@@ -213,7 +213,7 @@ class WorkerChild:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             try:
                 os.killpg(self.pid, number)
-            except ProcessLookupError:  # it has not made a group of its own yet
+            except ProcessLookupError:  # it has not made its own group yet
                 self._process.send_signal(number)
 
 

@@ -9,7 +9,7 @@ tree takes a target. Like TCP Vegas it reads delay, not loss; nothing is drawn b
 The target is `TARGET_MS`, or `GAIN` times the *base* where that is longer: the latency that a tree
 has where nothing waits, round trips of all workers that it passes, and their commits. A target
 without a base took every distance for a queue: the limit was halved, the latency stayed, and so on
-down to the least limit, with as many commits for a few trees each. Their sum was left out: beside
+down to the least limit, with as many commits for a few trees each. Their sum was left out: next to
 the store the base of 4 ms doubled the target, and with trees of 75 ms a word count carried a tenth
 less than with 40, as their rows did not fit a core's cache. The base is where the line
 through the latencies under the last limits meets a limit of zero. The worker's own round trip is

@@ -4,7 +4,7 @@ starts.
 A folder: `manifest.json` lists the tasks of each component, and a Parquet file per component holds
 their rows (task, part, key, value), key and value packed as in the store. Parts: "state", "time"
 (windows, timers, clocks) and, of spouts, "position". Laws: a folder under its name is whole (it is
-written beside it and renamed); nothing in it is trusted before its checksum, and no row before its
+written next to it and renamed); nothing in it is trusted before its checksum, and no row before its
 form was checked; what is wrong is named by file and field.
 """
 
@@ -127,7 +127,7 @@ class Checkpoint:
 
 
 class CheckpointWriter:
-    """Writer of a checkpoint beside its folder; `close` gives it its name, leaving without it
+    """Writer of a checkpoint next to its folder; `close` gives it its name, leaving without it
     removes what there is.
 
     >>> import tempfile

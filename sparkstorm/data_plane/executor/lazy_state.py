@@ -42,7 +42,7 @@ _WITH_KEY = b"\xc1"  # no packed value begins with it
 # at one answer for longer, and every other worker waiting.
 _AT_ONCE = 4096
 # Changes per key used lately, after which keys that have not changed are set aside. After a fill
-# the dictionary of the keys used lately kept 50,000 of them beside the few in use; half of it moves
+# the dictionary of the keys used lately kept 50,000 of them next to the few in use; half of it moves
 # keys that come back, double keeps the large dictionary for twice as long.
 _IDLE_AFTER = 8
 # Of journal, after which a sweep begins anyway: a restart reads about so much. Half of it writes

@@ -277,7 +277,7 @@ class ManualRunner(Runner):
                     failures.append((tup, failure))
                 else:
                     self.take_failed((tup, failure))
-                    self._kept = kept  # a further try was a run of its own
+                    self._kept = kept  # a further try was a per-job run
             elif id(tup) in self._outstanding:
                 kept.append(tup)
             else:

@@ -376,7 +376,7 @@ class MemoryState:
         self.undo.clear()
 
     def marks(self) -> dict[str, Any]:
-        """Return what the journal keeps of this state beside its changes: nothing."""
+        """Return what the journal keeps of this state next to its changes: nothing."""
         return {}
 
     def keys(self) -> list[Any]:

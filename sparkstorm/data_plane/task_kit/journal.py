@@ -14,7 +14,7 @@ The sweep of a lazy state writes its changed keys to the task's base instead, so
 does not grow with the state.
 
 Law: reading all entries from the oldest on gives the task as of its last commit, at any moment of a
-sweep. Left out: a snapshot under a key of its own, as Flink's checkpoints are: it must be written
+sweep. Left out: a snapshot under its own key, as Flink's checkpoints are: it must be written
 as a whole before older deltas may go (decision 4).
 """
 
@@ -62,7 +62,7 @@ _FAULTS = (
 @contextmanager
 def reading(key: str) -> Iterator[None]:
     """Raise any error that a damaged record causes as StoreInconsistentError, which names its key
-    in Redis and the mend.
+    in Redis and the remedy.
     """
     try:
         yield

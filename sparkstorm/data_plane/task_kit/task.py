@@ -129,7 +129,7 @@ class Task:
         where = f"component '{self.component}' (task {self.task})"
         try:
             bolt.migrate_state(state, self.stored_version)
-        # An error of ours already names key and mend; one of the user's gets its line.
+        # An error of ours already names key and fix; one of the user's gets its line.
         except SparkStormError as error:
             raise WorkerFailedError(f"{where} cannot read its state: {error}") from error
         except USER_ERRORS as error:

@@ -1,7 +1,7 @@
 """Parts of tasks, the same in every host: sources of rows, configurations, contexts and routes.
 
 A host (worker, partition of a replay, stepper) has one TaskParts. What differs between hosts is a
-value that it gives: the streams that it may receive beside the declared ones, the clock, and where
+value that it gives: the streams that it may receive next to the declared ones, the clock, and where
 rows are kept.
 
 Law: the same topology, settings and task give the same routes in every host and every run, so a row

@@ -72,7 +72,7 @@ class Cursor(NamedTuple):
 START = Cursor("0-0", 0)
 # Bounded, or a topology whose every input fails would fill the store that others share. A letter is
 # an input with a traceback of up to 4,000 characters: twice as many may hold 800 MB of tracebacks
-# alone, the present number 400. Half would be enough to read; a run of its own also appends each to
+# alone, the present number 400. Half would be enough to read; a per-job run also appends each to
 # a file.
 MOST_DEAD_LETTERS = 100_000
 """Letters that a topology's store keeps at least; older ones may be dropped."""

@@ -57,7 +57,7 @@ Packed = Sequence[bytes]
 # Codes of a server that is no primary, not yet one again, or cut from its replicas, of which another
 # may be the primary by now: the next try asks anew where the primary is.
 _ELSEWHERE = ("READONLY", "MASTERDOWN", "LOADING", "UNBLOCKED", "NOREPLICAS")
-# Codes of replies that a little patience may mend; inside a script's error they are anywhere in the
+# Codes of replies that a little patience may fix; inside a script's error they are anywhere in the
 # text.
 _PASSING = ("LOADING", "BUSY ", "TRYAGAIN", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS")
 MISCONF = "MISCONF"  # the code of Redis for a server that cannot write its files
@@ -451,7 +451,7 @@ def damaged(key: str, found: Any) -> StoreInconsistentError:
 
 
 def is_passing(answer: Any) -> bool:
-    """Return whether an answer is an error that patience may mend, a redirection among them."""
+    """Return whether an answer is an error that patience may fix, a redirection among them."""
     if not isinstance(answer, Exception):
         return False
     if isinstance(answer, ReadOnlyError | TryAgainError | ClusterDownError | AskError):

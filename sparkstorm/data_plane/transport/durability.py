@@ -8,7 +8,7 @@ out: reading up to the last WAITAOF answer, which delays each hop by up to a sec
 syncs once a second, and is unknown to Redis before 7.2.
 
 Law of `replica`: an owner reads the stores of other cells from replicas, and frees
-there what its own cursors have passed in a replica of its own store. So nothing that another cell
+there what its own cursors have passed in its own replica store. So nothing that another cell
 has seen is lost when a replica is promoted, and commits wait for no replica. A replica counts only
 while it follows the server that the owner is connected to: both name the same history
 (`master_replid`). One of another history may have entries that no server will ever have again.
@@ -202,7 +202,7 @@ class ReplicaBeside:
 
 
 class ReplicaCursors:
-    """An owner's cursors in other cells' streams, as a replica of its own store has them."""
+    """An owner's cursors in other cells' streams, as its own replica store has them."""
 
     def __init__(self, address: RedisAddress, topology_id: str, timeout_s: float = 1.0) -> None:
         self._address = address

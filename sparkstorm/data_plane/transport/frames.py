@@ -88,7 +88,7 @@ class RootRuns:
             (group[0], len(group))
             for group in (list(each) for _, each in groupby(roots, key=_same))
         ]
-        # Hardly any neighbours share a root: each row as a run of its own is shorter, and says the
+        # Hardly any neighbours share a root: each row as a per-job run is shorter, and says the
         # same.
         if 4 * (len(runs) - 1) > 3 * len(roots):
             return cls(roots, [1] * len(roots))

@@ -24,7 +24,7 @@ _BYTES_AT_ONCE = 4 << 20
 
 
 class RedisSeeding:
-    """Writer of one topology's initial journals: entry by entry beside their place, then all of a
+    """Writer of one topology's initial journals: entry by entry next to their place, then all of a
     task at once into it.
     """
 
@@ -38,7 +38,7 @@ class RedisSeeding:
 
     def sow(self, task: int, entries: Iterable[bytes]) -> None:
         """Give a task its journal."""
-        # Beside its place, since a client may die at any entry: half a journal in its place would
+        # Next to its place, since a client may die at any entry: half a journal in its place would
         # be taken for the whole by the first worker that claims the task.
         self._write(task, "begin", ())
         waiting: list[bytes] = []

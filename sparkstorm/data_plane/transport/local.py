@@ -62,7 +62,7 @@ class LocalStore:
         self.generation = 0
         self.incarnation = ""
         self.origin = ""
-        # What claim.lua keeps as took: and left: beside the incarnation.
+        # What claim.lua keeps as took: and left: next to the incarnation.
         # incarnations that this one follows: their last write left, None once accepted
         self.former: dict[str, int | None] = {}
         self.step = 0  # number of the newest write

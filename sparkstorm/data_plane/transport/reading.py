@@ -7,7 +7,7 @@ read twice; after a lost connection nothing is read before the store was asked w
 servers may take commits for seconds, the promoted one and the former primary, and a Sentinel may
 name either. What happens when is in one table, `NEXT`. Before, ten flags held the same, and which
 of their combinations could be was nowhere written. A read travels with a commit where one is made
-anyway, since that costs no round trip of its own; a blocking question on a connection of its own is
+anyway, since that costs no round trip of its own; a blocking question on its own connection is
 for a worker that waits. One connection for both would have to cut off the open question before each
 commit, which Redis can only do by closing the connection.
 """
@@ -174,7 +174,7 @@ class Unconsumed:
 
 
 class Beside(Protocol):
-    """A link beside whose connection readings are opened."""
+    """A link next to whose connection readings are opened."""
 
     @property
     def number(self) -> int:
@@ -202,7 +202,7 @@ class StreamRead:
         self.wanted: tuple[Mapping[int, str], int] | None = None
         self._connection: Connection | None = None
         self._process = os.getpid()
-        # number of the link's connection beside which this one was opened
+        # number of the link's connection next to which this one was opened
         self._beside = 0
         self._asked: Mapping[int, str] = {}  # of the open question, or of the answer that waits
         self._answer: Any = None
@@ -296,7 +296,7 @@ class StreamRead:
         answer would be the same.
         """
         # With a commit of 1,000 tuples/s over three hops this halves the steps and takes 15 % of
-        # the CPU off: a step of its own after each commit mostly found nothing (commit 5c13ed24).
+        # the CPU off: its own step after each commit mostly found nothing (commit 5c13ed24).
         return (
             self._read_command(*self.wanted)
             if self.wanted is not None and self.phase in _MAY_ASK

@@ -63,10 +63,10 @@ _FIELD = b"f"
 _FULLNESS_EVERY_S = 0.5
 # After a look at the taps: a commit that ends later asks for the next look, which comes with the
 # heartbeat a second after the last (data_plane/worker/run.py). Half of it shows older marks, up to half a
-# second; with more than a second the look would be a round trip of its own again.
+# second; with more than a second the look would be its own round trip again.
 _TAPS_AFTER_S = 0.8
 # Over 100 ms each way with a loss of 5 % commits took 0.4 to 2.1 s, and with 1 every eleventh look
-# still was a round trip of its own; double asks with each commit from 100 ms on.
+# still was its own round trip; double asks with each commit from 100 ms on.
 _TIMES_AS_LONG = 4
 # Lua hands on some thousands of words at most (its C stack).
 _TASKS_AT_ONCE = 1000
@@ -99,7 +99,7 @@ class RedisTransport:
         # one that waits much longer hides a server that is gone.
         # It asks the Sentinels when nothing comes (`Reading`), and not before it reads a state.
         self._link = Link(address, patience_s, on_wait, check_s=math.inf, tag=self._keys.prefix)
-        # A connection of its own: a blocking XREAD holds up everything behind it.
+        # Its own connection: a blocking XREAD holds up everything behind it.
         self._reading = StreamRead(self._link, self._keys)
         self._commit_script = Script("commit.lua", self._link)
         # the append-only file: the server's disk was full, and no rewrite was asked for since
@@ -139,7 +139,7 @@ class RedisTransport:
             *tasks,
             *(token_by_task[t] for t in tasks),
         ]
-        # Sent again after a cut without a number of its own: claiming twice with the same tokens
+        # Sent again after a cut without its own number: claiming twice with the same tokens
         # fences off former owners only.
         answer = self._claim_script.call(self._keys.prefix, lambda: arguments)
         self._require_whole(owner, answer)
@@ -320,7 +320,7 @@ class RedisTransport:
 
     def _questions(self) -> list[Question]:
         """Return what is due to be asked: it travels with a commit."""
-        # A round trip of its own for each was a third of the time of a worker's loop over 100 ms
+        # Its own round trip for each was a third of the time of a worker's loop over 100 ms
         # each way, where every commit is later than both are due (benchmarks/README.md).
         found: list[Question] = []
         if read := self._reading.request():

@@ -1,7 +1,7 @@
 """Local modules that a topology's code imports, as one archive that travels with it.
 
 Local is a module that the submitter finds outside of the standard library, of installed packages
-and of this one: most often a file or a package folder beside the topology's module. Imports are
+and of this one: most often a file or a package folder next to the topology's module. Imports are
 read from the sources, those inside functions too; names that only `importlib` computes are not
 found, and neither are data files and compiled modules.
 """

@@ -64,7 +64,7 @@ def open_topology(
     """The topology (without instances) and a maker of fresh instances; TamperedBlobError unless
     `key` is its address.
 
-    `modules_file` is where the modules that travelled along are written, files and archives beside
+    `modules_file` is where the modules that travelled along are written, files and archives next to
     it; without it they are left out.
     """
     if hashlib.sha256(data).hexdigest() != key:

@@ -26,7 +26,7 @@ _REFUSED = 3
 
 
 def try_code(name: str, code: bytes) -> None:
-    """Open the code in a process of its own; InvalidTopologyError has the reason why it does not
+    """Open the code in its own process; InvalidTopologyError has the reason why it does not
     open.
     """
     with tempfile.TemporaryDirectory() as folder:

@@ -27,7 +27,7 @@ from sparkstorm.data_plane.worker.timers import TimerService
 
 # A turn's limit for bolts row by row: at 1 us a row some 4 ms, after which the clock is looked at
 # again. Half of it costs another look per 2,048 rows; double lets a bolt that has become slow hold
-# up the others for twice as long. For bolts that take batches a batch has a price of its own, which
+# up the others for twice as long. For bolts that take batches a batch has its own price, which
 # many rows share: half as many rows, twice the price a row; MOST_ROWS of data_plane/executor/column_runner.py.
 _ROWS_PER_TURN = 4096
 _ROWS_PER_BATCH = 1 << 16

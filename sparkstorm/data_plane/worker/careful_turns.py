@@ -21,7 +21,7 @@ from sparkstorm.data_plane.worker.spout_turns import SpoutTurns
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.timers import TimerService
 
-# Some 1.3 s of commits of 0.25 ms each beside the store. With half of it the process is more often
+# Some 1.3 s of commits of 0.25 ms each next to the store. With half of it the process is more often
 # careless again when a poison row comes, which costs one more restart; twice as many keep a worker
 # slow for longer after a death that no row has caused. Not measured.
 _UNITS = 5000

@@ -191,7 +191,7 @@ class CommitBuilder:
     def _keep_held(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
         for key in bolt.changed_held:
             held = bolt.held[key]
-            # An edge of its own: the entry that it came with is consumed now, and its edge leaves
+            # Its own edge: the entry that it came with is consumed now, and its edge leaves
             # the trees (decision 3).
             held.edge = held.edge or epoch.hold(held.tuple)
             commit.held.append((bolt.task, key, held.encode(self._plan.codec)))

@@ -49,7 +49,7 @@ from sparkstorm.data_plane.worker.worker import Worker
 ALIVE_EVERY_S = 1.0
 MUCH_OUTPUT = 256 * 1024
 """Characters printed between two signs of life that count as progress of the loop. A call that
-prints a gigabyte writes some megabytes a second, also on a busy machine; a call that tries in vain
+prints a gigabyte writes some megabytes a second, also on a busy machine; a call that tries without success
 and says so for ever prints far less."""
 # No longer than a heartbeat's period. A wait without end would do as well where descriptors wake
 # it; where there are none (no eventfd), a call of a user's thread waits for so long.

@@ -368,7 +368,7 @@ def _run(
         return load()(spec, control), "returned"
     except SparkStormError as fault:
         # It names module, component or server, and the remedy: a stack would only add calls of ours.
-        # The causes too: a connector wraps what it got in an error of its own.
+        # The causes too: a connector wraps what it got in its own error.
         causes = (fault, fault.__cause__, fault.__context__)
         is_named = any(
             isinstance(each, ModuleNotFoundError | InvalidConfigError) for each in causes

@@ -50,7 +50,7 @@ class WorkerParts:
         """Claim the tasks, then open and prepare their components; errors of user code are raised
         as they are.
 
-        `beside` runs a function on a thread of its own; a simulation has none. `make_thread` makes
+        `beside` runs a function on its own thread; a simulation has none. `make_thread` makes
         those of blocking spouts.
         """
         self.plan = plan

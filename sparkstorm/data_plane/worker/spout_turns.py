@@ -25,7 +25,7 @@ from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 # of 2.35 (two workers in one thread, best of 3; decision 26). Half of it looks at the clock twice
 # as often.
 _CALLS_PER_TURN = 512
-# Of one spout task at least, where there are more than four: its turn costs some 15 us beside its
+# Of one spout task at least, where there are more than four: its turn costs some 15 us next to its
 # calls, and its messages of a turn are one tree batch. Half of it saved half as much with 64 tasks,
 # four times as much nothing more (decision 65).
 _LEAST_CALLS = 128
@@ -91,7 +91,7 @@ class SpoutTurns:
         spent = spout.spent
         if (cause := self._held_by(spout)) is not None or spent.pause is not None:
             spent.hold(cause, began_us)
-        # The pause is noted before: time that a spout is held back is a figure of its own, not
+        # The pause is noted before: time that a spout is held back is its own figure, not
         # idleness.
         if cause is not None or began_us < 1000 * spout.wait_until_ms or spout.is_exhausted:
             return False

@@ -238,7 +238,7 @@ class Timeouts:
             if late := spout.expire(now_ms, self._timeout_ms, low_ms, failure):
                 self._report(replace(failure, time_ms=now_ms), late)
         # What waits longest may still bring its ack: a ledger that forgot its tree would take the
-        # ack for a tree of its own that never ends.
+        # ack for its own tree that never ends.
         if must_rotate and (low_ms is None or low_ms > old_ms):
             self._rotated_ms = now_ms
             for acker in self._task_set.ackers.values():

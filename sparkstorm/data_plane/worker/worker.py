@@ -157,7 +157,7 @@ class Worker:
         # Nothing runs yet: the messages of an epoch are applied with its commit and could overtake
         # those that a former owner of a task has sent (decision 49).
         if self._catch_up and not self._catch_up.is_over(now_ms):
-            return epoch  # without a message of its own
+            return epoch  # without its own message
         for spout in self._task_set.spouts.values():
             began_us = self._clock.now_us()
             # Here and not where verdicts are read: the verdicts are consumed by the last commit, so
@@ -350,7 +350,7 @@ class Worker:
         held_back_ms, rested_ms = (
             (now_ms, now_ms) if did else (now_ms + LOOK_MS, now_ms + (LOOK_MS if must_ask else 1))
         )
-        # A task that is held back goes on by the news of a commit. Without rows of its own a worker
+        # A task that is held back goes on by the news of a commit. Without its own rows a worker
         # has none to make, so it looks by the clock.
         for bolt in self._task_set.bolts.values():
             due.append(bolt.next_due_ms())

@@ -21,7 +21,7 @@ from sparkstorm.driver.replay.options import FORMATS
 from sparkstorm.replay.inputs import EventTime
 
 NOTE = ".sparkstorm-results"
-"""File with the names of the folders beside it that replays wrote, one a line."""
+"""File with the names of the folders next to it that replays wrote, one a line."""
 _EFFECTS = one_of([each.value for each in Effects])
 
 
@@ -49,7 +49,7 @@ class ReplayFile:
     event_time: Annotated[str | Mapping[str, str] | None, _read_event_time] = None
     in_order: bool = True
     types: Mapping[str, str] = field(default_factory=dict)  # columns of results
-    # columns of inputs without a schema of their own
+    # columns of inputs without their own schema
     columns: Mapping[str, str] = field(default_factory=dict)
     effects: Mapping[str, Annotated[Effects, _read_effect]] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)  # first states: path by component

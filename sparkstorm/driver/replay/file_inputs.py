@@ -121,7 +121,7 @@ class FilesInput:
 
     def note(self) -> str:
         """Return how many records were left out, after the frame was read; empty for none."""
-        # Each result reads the input in a stage of its own, some of them only the first rows.
+        # Each result reads the input in its own stage, some of them only the first rows.
         by_stage: Counter[int] = Counter()
         for (stage, _), (number, _) in self._found.value.items():
             by_stage[stage] += number

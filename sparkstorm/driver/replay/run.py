@@ -49,7 +49,7 @@ from sparkstorm.replay.spark import SMALL_MEMORY
 _LINE_EVERY_S = 5.0
 # what is none is no absence; CSV is read with names
 _WRITING = {"json": {"ignoreNullFields": "false"}, "csv": CSV}
-# what other jobs leave beside their data
+# what other jobs leave next to their data
 _MARKERS = "_SUCCESS", "_metadata", "_common_metadata", "_started_", "_committed_"
 _DEAD_LETTERS = "dead-letters"
 _OF_LINES = "csv", "json"

@@ -13,7 +13,7 @@ Both show at the same place: the newest freed entry stays in its stream, so the 
 cursor is there as long as neither store has lost anything. Left out: pushing entries into the
 receiver's store (a second copy, and acknowledgements), two-phase commits, a proxy. Ids that begin
 with the store's generation were left out too: the generation is raised by the first owner that
-misses a commit of its own, and owners that miss none go on before that, under ids that were given
+misses its own commit, and owners that miss none go on before that, under ids that were given
 before; a reader ahead of them would pass over such entries. Ids by the clock do not come back.
 """
 

@@ -106,7 +106,7 @@ def _is_torn(at: int, head: bytes, size: int) -> bool:
 
 
 def _replace(path: Path, file: BinaryIO, spans: list[Span]) -> None:
-    """Write the spans to a file beside it and put that in its place: a crash leaves the old file or
+    """Write the spans to a file next to it and put that in its place: a crash leaves the old file or
     the new one.
     """
     written = path.with_name(f"{path.name}.whole")

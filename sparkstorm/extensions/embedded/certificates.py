@@ -1,7 +1,7 @@
 """Certificates for a trial of TLS: `python -m sparkstorm.extensions.embedded.certificates FOLDER NAME...`.
 
-An authority of its own, a certificate for servers under these host names and addresses, and one for
-clients, by the command `openssl`. For a trial: the authority's key lies beside the rest, and
+Its own authority, a certificate for servers under these host names and addresses, and one for
+clients, by the command `openssl`. For a trial: the authority's key lies next to the rest, and
 everything ends after 30 days.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sparkstorm.common.errors import InvalidConfigError, SparkStormError
 
-# Short, so that a trial does not become the way a cluster is run: its authority's key lies beside
+# Short, so that a trial does not become the way a cluster is run: its authority's key lies next to
 # the rest.
 _DAYS = "30"
 _LIMIT_S = 60

@@ -34,7 +34,7 @@ from sparkstorm.extensions.embedded.process import (
 
 _LOG = logging.getLogger(__name__)
 CHOSEN_SERVER = "SPARKSTORM_REDIS_SERVER"
-# For a run on one machine beside Spark. Spouts stop at 60 % of it and bolts at 80 %, so half would
+# For a run on one machine next to Spark. Spouts stop at 60 % of it and bolts at 80 %, so half would
 # hold up topologies whose entries wait a while; double may drive a laptop into swap.
 DEFAULT_MAXMEMORY_MB = 1024
 _LOOPBACK = "127.0.0.1"
@@ -247,7 +247,7 @@ def _write_settings(
 
 
 def _start_server(data_dir: Path, port: int, password: str) -> TetheredProcess:
-    """Start the server; a second time where it, or the repair of its file, has mended what kept it
+    """Start the server; a second time where it, or the repair of its file, has fixed what kept it
     from starting.
     """
     try:

@@ -535,7 +535,7 @@ def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -
     """Return one row per scheduler: measures after its round, number of moved executors, reason for
     unplaced ones.
 
-    A scheduler that raises, because a setting is missing or by a fault of its own, has a row with
+    A scheduler that raises, because a setting is missing or by its own fault, has a row with
     the reason only.
     """
     return [_compared(scene, name, conf) for name in schedulers]

@@ -72,7 +72,7 @@ class RestingDesk(ThreadedDesk):
 
 
 class LiveShadow:
-    """Comparison beside a live task: takes its committed rows as a recording's file does, and keeps
+    """Comparison next to a live task: takes its committed rows as a recording's file does, and keeps
     figures.
 
     `problem` has the reason why it cannot go on; rows that come after that are skipped.

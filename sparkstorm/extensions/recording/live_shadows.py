@@ -1,4 +1,4 @@
-"""Live shadow of a worker: other code beside one of its tasks, begun and ended by the slot's order.
+"""Live shadow of a worker: other code next to one of its tasks, begun and ended by the slot's order.
 
 Law: the task is independent of it (it is an observer of committed rows), and nothing that the new
 code does is committed. Left out: running the new code in the worker: a crash or a leak of it would
@@ -56,7 +56,7 @@ class LiveShadows:
 
     def follow(self, order: SetShadow, task_set: TaskSet) -> None:
         """Begin what the slot asks for, in place of what was under way."""
-        # One at a time: two would share the CPU that is left beside the worker.
+        # One at a time: two would share the CPU that is left next to the worker.
         self.end()
         if order.task:
             self._order = order

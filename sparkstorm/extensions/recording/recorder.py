@@ -1,8 +1,8 @@
-"""Recorder of bolts' input: rows go to disk after their commit, on a thread of their own.
+"""Recorder of bolts' input: rows go to disk after their commit, on their own thread.
 
 Rows in the files were executed and committed, in their order, each once for every try. Missing are:
 rows that the loop could not hand over in time and rows that the disk did not take (counted), and
-rows in memory when a worker was killed. The loop never waits and nothing here fails it; beside a
+rows in memory when a worker was killed. The loop never waits and nothing here fails it; next to a
 list of the rows of its epochs it pays for a copy of the state's pairs at the beginning of each
 segment, so that the rows can be executed again from there.
 """
@@ -41,7 +41,7 @@ place.
 """
 MARK = Source("", 0, WATERMARK_STREAM, ("at_ms",))
 """Source of a noted watermark: up to when windows and timers were due."""
-# places of a task's clocks and marks, beside those of windows and timers
+# places of a task's clocks and marks, next to those of windows and timers
 _WATERMARKS = frozenset({"h", "m", "i", "g"})
 Failures = Sequence[tuple[Tuple, Failure]]
 

@@ -1,8 +1,8 @@
-"""Shadow of an upgrade: new code gets the inputs of a live task, beside the old code; outputs are
+"""Shadow of an upgrade: new code gets the inputs of a live task, next to the old code; outputs are
 compared and thrown away.
 
 The input is a recording of the live task (`topology.record.components`): committed rows with the
-state before them. Each version runs in a process of its own, from the same state; compared are what
+state before them. Each version runs in its own process, from the same state; compared are what
 each row emits, whether it fails, and which keys of the state it changes.
 """
 

@@ -1,8 +1,8 @@
-"""Two versions of a bolt's code, each in a process of its own, given the same rows from the same
+"""Two versions of a bolt's code, each in its own process, given the same rows from the same
 state, and compared.
 
 Compared are what each row emits, whether it fails, and which keys of the state it changes or
-deletes. Used for recordings (`extensions/recording/shadow.py`) and beside a live task
+deletes. Used for recordings (`extensions/recording/shadow.py`) and next to a live task
 (`extensions/recording/live_shadow.py`); the other end of the pipes is `extensions/recording/stepping/step_server.py`.
 """
 

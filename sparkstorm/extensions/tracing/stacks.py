@@ -1,6 +1,6 @@
 """Stacks of a worker process: samples of all its threads, counted by stack, while a client looks.
 
-A thread beside the loop takes the samples with `sys._current_frames`, and the loop publishes their
+A thread next to the loop takes the samples with `sys._current_frames`, and the loop publishes their
 counts once a second. A stack has the thread's name and its calls, the outermost first; besides the
 samples it has the CPU time that the thread has used (Linux), by which work and waiting are
 distinguished.
@@ -39,7 +39,7 @@ Stack = tuple[str, tuple[str, ...]]
 class StackTap:
     """The tap of a worker's stacks.
 
-    `beside` runs a function on a thread of its own; without it, as in a simulation, each look takes
+    `beside` runs a function on its own thread; without it, as in a simulation, each look takes
     one sample.
     """
 

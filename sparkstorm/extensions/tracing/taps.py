@@ -6,7 +6,7 @@ open for a stream of its tasks. Without one, nothing else happens.
 
 Law: a tap shows committed rows only, and changes nothing: samples may be lost, a row never is. Left
 out: a request to Nimbus, by which each look of a client would change the assignment (decision 30),
-and Storm's debug stream to an event logger, a bolt of its own.
+and Storm's debug stream to an event logger, its own bolt.
 """
 
 from __future__ import annotations

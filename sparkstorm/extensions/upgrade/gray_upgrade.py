@@ -76,7 +76,7 @@ def upgradable(
 
 
 def has_single_master(assignment: Assignment, component_by_task: Mapping[int, str]) -> bool:
-    """Return whether the topology master has a worker of its own (S0.7); True when the topology has
+    """Return whether the topology master has its own worker (S0.7); True when the topology has
     no master.
     """
     slots = {

@@ -77,7 +77,7 @@ class Upgrades:
         """Begin an upgrade to new code: its first batch restarts with it (named workers, else of a
         component, else any).
 
-        With `shadow`, a bolt's id, the new code first runs beside that bolt's first task. The batch
+        With `shadow`, a bolt's id, the new code first runs next to that bolt's first task. The batch
         waits until `shadow_tuples` tuples (else topology.upgrade.shadow.tuples) came out the same;
         a difference ends the upgrade before any worker restarts. The new code is opened in a fresh
         process first. InvalidTopologyError when it does not open, or when it has other components,

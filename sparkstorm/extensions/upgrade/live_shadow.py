@@ -43,7 +43,7 @@ class ShadowFigures:
 
 
 def shadowed_task(component: str, component_by_task: Mapping[int, str]) -> int | None:
-    """Return the task beside which the new code runs: the first of the component; None when it has
+    """Return the task next to which the new code runs: the first of the component; None when it has
     none.
     """
     return min(

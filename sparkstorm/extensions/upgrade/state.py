@@ -20,7 +20,7 @@ from sparkstorm.extensions.upgrade.gray_upgrade import UpgradeStep
 
 
 class GrayUpgradeState:
-    """Verbs of gray upgrades beside those of their record, which StormState has."""
+    """Verbs of gray upgrades next to those of their record, which StormState has."""
 
     def __init__(self, state: StormState) -> None:
         self._state = state

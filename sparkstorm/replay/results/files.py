@@ -2,7 +2,7 @@
 tagged text.
 
 Law: a state that was written is read back as it was, from every format. Left out: refusing such
-results, and a file of types beside the data, which SparkStorm alone would read.
+results, and a file of types next to the data, which SparkStorm alone would read.
 """
 
 from __future__ import annotations

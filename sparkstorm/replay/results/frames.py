@@ -252,7 +252,7 @@ class Replay(Mapping[str, DataFrame]):
         columns = self._columns[name]
         if not self._is_declared(name):
             with unwrapped():
-                # A job of its own. Guessing from the first rows would be cheaper, and a
+                # Its own job. Guessing from the first rows would be cheaper, and a
                 # text in the last row would end the replay or change a number.
                 seen = [
                     row.schema
@@ -310,7 +310,7 @@ def writing(
     """
     is_state = name.endswith(STATE_MARK)
     whole = [*columns, ("task", pa.int32())] if is_state else columns
-    # A field of the key is a column of its own on the way: Spark would copy the STRUCT row by row.
+    # A field of the key is its own column on the way: Spark would copy the STRUCT row by row.
     if key is not None:
         whole = [*((_KEY_FIELD.format(at), field.type) for at, field in enumerate(key)), *whole[1:]]
     try:

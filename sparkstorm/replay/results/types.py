@@ -30,7 +30,7 @@ from sparkstorm.common.model.values.tagged import is_tagged, read_value, tag_tex
 # every function here. No other column has this type: _WIDER makes text of large text.
 TAGGED = pa.large_string()
 # The key type of mappings without a key, until one is
-# seen: {} beside {"a": 1} is one type, not two.
+# seen: {} next to {"a": 1} is one type, not two.
 _NO_KEY = pa.large_binary()
 # Spark compiles code for every level: what nests deeper is tagged text.
 _MOST_DEPTH = 8

@@ -39,7 +39,7 @@ class Attributes:
         self._before: dict[str, Any] | None = None
         self._inputs = 0
         self._next_look = 0
-        self._sampled = 0  # inputs with a look of their own; -1 when there are to be no more
+        self._sampled = 0  # inputs with their own look; -1 when there are to be no more
 
     def begin(self) -> None:
         """Take the digest that later ones are compared with; changes by `prepare` do not count."""

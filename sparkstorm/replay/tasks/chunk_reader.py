@@ -6,7 +6,7 @@ fall. So a row earlier than the newest chunk's first row has its final position;
 sources overlap are buffered and sorted.
 
 Lateness across partitions: a live spout task has one clock per subscriber over all rows that it
-emits to it. In a replay the rows of one input lie in partitions, each with a clock of its own.
+emits to it. In a replay the rows of one input lie in partitions, each with its own clock.
 Every partition therefore sends its newest time to the receivers (a CLOCK chunk, read before any
 row), and a receiver compares each row also with the newest time of all partitions before the row's
 own. So the same rows are late wherever Spark cuts the history.

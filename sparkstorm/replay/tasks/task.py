@@ -461,7 +461,7 @@ class ReplayTask(Task):
 
     def _wait_for_threads(self, runner: ManualRunner) -> None:
         self._take_late(runner)
-        # A bolt without threads of its own will never post anything.
+        # A bolt without its own threads will never post anything.
         if threading.active_count() > self._threads_before:
             while runner.outstanding and self._woken.wait(_THREADS_PATIENCE_SECS):
                 self._woken.clear()

@@ -1,4 +1,4 @@
-"""Real servers of one's own for tests and for `sparkstorm dev`: Kafka, PostgreSQL and an object
+"""Real servers of your own for tests and for `sparkstorm dev`: Kafka, PostgreSQL and an object
 store with S3's interface.
 
 They come from packages: Kafka's jars from Maven Central, PostgreSQL from Debian or from PATH, the

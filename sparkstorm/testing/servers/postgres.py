@@ -89,7 +89,7 @@ class PostgresServer(OwnServer):
     def kill(self) -> None:
         """End it and its children as kill -9 does; return when all of them are gone.
 
-        Each child leads a process group of its own, and the shared memory of one that lives on
+        Each child leads its own process group, and the shared memory of one that lives on
         keeps the next server from starting.
         """
         if self._process is None:

@@ -1,4 +1,4 @@
-"""Start and end of a server of one's own: a child on loopback, under a life line to the process
+"""Start and end of a server of your own: a child on loopback, under a life line to the process
 that started it.
 """
 

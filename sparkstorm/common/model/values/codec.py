@@ -292,14 +292,14 @@ def _is_plain_key(key: Any) -> bool:
 
 
 def _unknown(value: Any) -> str:
-    mend = "convert it"
+    remedy = "convert it"
     if dataclasses.is_dataclass(value) or isinstance(value, Enum):
-        mend = _registration(type(value))
+        remedy = _registration(type(value))
     if hasattr(value, "dtype") and hasattr(value, "item"):  # numpy
-        mend = "use .tolist()" if getattr(value, "shape", ()) else "use .item()"
+        remedy = "use .tolist()" if getattr(value, "shape", ()) else "use .item()"
     return (
         f"a value of type {_name(value)}, which is not one of none, true/false, numbers, text, bytes, dates, datetimes with a "
-        f"zone, Decimal, UUID, lists, sets, mappings and registered classes; {mend}"
+        f"zone, Decimal, UUID, lists, sets, mappings and registered classes; {remedy}"
     )
 
 

@@ -99,7 +99,7 @@ def top_module(name: str) -> str:
 
 
 def check_serializers(names: Iterable[str], by_value: Iterable[str]) -> None:
-    """Refuse classes of modules that travel by value: each component would get a class of its own,
+    """Refuse classes of modules that travel by value: each component would get its own class,
     unequal to the others'.
     """
     travelling = set(by_value)

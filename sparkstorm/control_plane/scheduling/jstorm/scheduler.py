@@ -22,7 +22,7 @@ SINGLE_MASTER_FROM = 10
 
 
 def has_single_master(context: AssignContext) -> bool:
-    """Return whether the topology master has a worker of its own: by the conf, else from 10 workers
+    """Return whether the topology master has its own worker: by the conf, else from 10 workers
     on (defect 8).
     """
     wanted = flag(context.conf, SINGLE_MASTER_KEY)

@@ -82,7 +82,7 @@ class TaskScheduler:
             self._average, self._left_over = divmod(num_tasks, self._num_workers)
 
     def _place_master(self, chosen: JStormSlot | None) -> None:
-        """Give the topology master an empty worker of its own; FailedAssignTopologyError if there
+        """Give the topology master its own empty worker; FailedAssignTopologyError if there
         is none.
         """
         if chosen is None or self._master is None:
@@ -121,7 +121,7 @@ class TaskScheduler:
         empty = self._empty_slot(
             lambda slot: (slot.host, slot.port) not in kept
         ) or self._empty_slot(lambda slot: True)
-        if empty is not None:  # otherwise the selectors place it beside other tasks
+        if empty is not None:  # otherwise the selectors place it next to other tasks
             self._place_master(empty)
 
     def _slot_like(self, worker: PlannedWorker) -> JStormSlot | None:

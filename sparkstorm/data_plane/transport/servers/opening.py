@@ -200,7 +200,7 @@ def _slots(address: RedisAddress) -> list[Range]:
             f"Redis at {address.nodes[0]} is no node of a cluster: write redis:// in place of redis+cluster:// in "
             "sparkstorm.redis.url, or set cluster-enabled there"
         ) from alone[0]
-    # Of some that let us in one may answer later; when all refuse, patience mends nothing.
+    # Of some that let us in one may answer later; when all refuse, patience changes nothing.
     if len(refused) == len(address.nodes):
         raise refusal(address, refused[0])
     raise StoreUnavailableError(f"no node of {address.place} can be used: {'; '.join(problems)}")
@@ -277,7 +277,7 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
     # Not an older one: that of a primary which the newest has replaced.
     if newest in found:
         return found[newest]
-    # Of some that let us in one may name the primary later; when all refuse, patience mends nothing.
+    # Of some that let us in one may name the primary later; when all refuse, patience changes nothing.
     if len(refused) == len(address.sentinels):
         fault = (
             "refuse our password" if address.sentinel_password else "want a password, none is set"

@@ -41,7 +41,7 @@ Changes = tuple[Sequence[Any], Sequence[Any]]
 
 
 class ThreadedBolt(Bolt):
-    """A Bolt for the loop around user code that runs on a thread of its own."""
+    """A Bolt for the loop around user code that runs on its own thread."""
 
     def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None, codec: Codec) -> None:
         self._bolt = bolt

@@ -84,7 +84,7 @@ MakeThread = Callable[[Callable[[], None]], SourceThread]
 
 
 class ThreadedSpout(Spout):
-    """A Spout for the loop around user code that runs on a thread of its own, from its first
+    """A Spout for the loop around user code that runs on its own thread, from its first
     activation on.
     """
 

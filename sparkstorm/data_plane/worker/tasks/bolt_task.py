@@ -288,7 +288,7 @@ class BoltTask(Task):
 
     @property
     def has_thread(self) -> bool:
-        """Return whether its inputs run on a thread of its own."""
+        """Return whether its inputs run on its own thread."""
         return self._thread is not None
 
     def take_thread_us(self) -> int:

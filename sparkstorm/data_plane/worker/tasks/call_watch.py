@@ -52,7 +52,7 @@ def busy_s() -> float:
 
 class CallWatch:
     """Time of one bolt's calls in the loop: what they wait without wanting the CPU is found and
-    reported, with the mend.
+    reported, with the remedy.
     """
 
     def __init__(

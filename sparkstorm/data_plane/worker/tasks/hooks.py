@@ -1,4 +1,4 @@
-"""Hooks of a worker and of its tasks: found by name, called beside user code, their errors
+"""Hooks of a worker and of its tasks: found by name, called next to user code, their errors
 reported.
 
 Law: a hook sees what happens and changes nothing of it: it gets no collector, and what it raises is
@@ -34,7 +34,7 @@ HookT = TypeVar("HookT")
 
 def named_hooks(key: str, names: Any, kind: type[HookT]) -> list[HookT]:
     """Return new hooks by their names "module:name"; WorkerFailedError names the key, the name and
-    the mend.
+    the remedy.
     """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise WorkerFailedError(f'{key}: expected a list of "module:name", got {show(names)}')
@@ -43,7 +43,7 @@ def named_hooks(key: str, names: Any, kind: type[HookT]) -> list[HookT]:
 
 def _hook(key: str, name: str, kind: type[HookT]) -> HookT:
     module_name, colon, attribute = name.partition(":")
-    # Names are an operator's input: each mistake has its sentence, with the mend.
+    # Names are an operator's input: each mistake has its sentence, with the remedy.
     if not colon or not module_name or not attribute:
         raise WorkerFailedError(f"{key}: {show(name)} is not of the form module:name")
     try:

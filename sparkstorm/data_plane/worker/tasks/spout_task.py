@@ -325,7 +325,7 @@ class SpoutTask:
                 if len(born) == born_mark and len(log) - len(changes) == mark - change_mark:
                     self.is_dry = True
                     break
-            # The thread's error comes as a batch of its own: a turn between two of them is no
+            # The thread's error comes as its own batch: a turn between two of them is no
             # success.
             if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
                 self._failures = 0

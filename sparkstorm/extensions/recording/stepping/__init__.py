@@ -1,3 +1,3 @@
-"""One task of a bolt, executed tuple by tuple: recorded rows, capsules, and a process of its own
+"""One task of a bolt, executed tuple by tuple: recorded rows, capsules, and its own process
 for other code.
 """

@@ -128,7 +128,7 @@ def _tracing(lines: list[Line]) -> Iterator[None]:
 
     def begin(frame: FrameType, event: str, _argument: Any) -> Any:
         file = frame.f_code.co_filename
-        # Code of libraries has no lines that the user could mend.
+        # Code of libraries has no lines that the user could fix.
         is_library = file.startswith((_OURS, sys.prefix, sys.base_prefix)) or not linecache.getline(
             file, frame.f_lineno
         )

@@ -1,4 +1,4 @@
-"""One version of a bolt in a process of its own: steps through rows that come on standard input,
+"""One version of a bolt in its own process: steps through rows that come on standard input,
 for a comparison of versions.
 
 `python -m sparkstorm.extensions.recording.stepping.step_server CODE_FILE COMPONENT` exchanges frames, each four

@@ -3,7 +3,7 @@ or a notebook.
 
 Law: a step calls no target outside and changes nothing but the stepper's own task, with any effects
 of the bolt. The task is that of a replay, so a failed step leaves no trace, as a failed input does
-live. Left out: a worker with a store of its own, which a unit test would wait for, and retries: the
+live. Left out: a worker with its own store, which a unit test would wait for, and retries: the
 second try of a step would hide why the first one failed.
 """
 
