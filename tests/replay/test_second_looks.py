@@ -1,5 +1,5 @@
-"""What executes, records or compares a bolt's input next to the run changes nothing that the run or
-the caller sees, and sees the input as it came.
+"""Code that runs, records or compares a bolt's input next to the run changes nothing that the run
+or the caller sees, and sees the input as it came.
 """
 
 from __future__ import annotations

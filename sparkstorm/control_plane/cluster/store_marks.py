@@ -1,4 +1,4 @@
-"""What a slot knows of the store of its topology's data, or of its cell's: by its workers and by
+"""A slot's knowledge of the store of its topology's data, or of its cell's: by its workers and by
 ZooKeeper.
 
 The slot's main thread notes and asks, its store thread reads and writes; every hand-over is one

@@ -86,7 +86,7 @@ class SlotStores:
 
 
 class Outbox:
-    """What waits to be written for a slot: the newest beat and refusal, errors, and topologies
+    """Records to write for a slot: the newest beat and refusal, errors, and topologies
     whose workers are gone for good.
     """
 

@@ -27,7 +27,7 @@ def read_file(path: Path) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class ExtensionHost:
-    """What an extension may know of its worker before it has tasks.
+    """View of a worker for an extension, before it has tasks.
 
     `is_threaded`: whether it may start threads; a simulation has none.
     """
