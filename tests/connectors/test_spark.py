@@ -271,8 +271,6 @@ class Forgetful(Numbers):
         return ForgetfulReader(self.options)
 
 
-# Nightly until it is known why the run does not reach its condition within 60 s in some runs.
-@pytest.mark.nightly
 def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_twice(
     tmp_path: Path,
 ) -> None:
@@ -287,14 +285,15 @@ def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_t
     builder.set_bolt("capture", capture, inputs="numbers")
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), {"topology.epoch.rows": 2})
+
+        def is_at_its_end() -> bool:
+            return all(s.is_exhausted for s in spouts_of(cluster)) and not cluster.waiting()
+
         for told in range(1, 10, 2):
-            cluster.run_until(lambda told=told: told_of(tmp_path) >= told)  # type: ignore[misc]
+            # How often it is told depends on how many ranges a commit settles: it may be at its end.
+            cluster.run_until(lambda told=told: told_of(tmp_path) >= told or is_at_its_end())  # type: ignore[misc]
             cluster.kill_worker("numbers")
-        cluster.run_until(
-            lambda: (
-                all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting()
-            )
-        )
+        cluster.run_until(is_at_its_end)
     wanted = [
         n for first in range(7, 200, 5) if first // 5 % 2 for n in range(first, min(200, first + 5))
     ]
