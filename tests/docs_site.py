@@ -26,19 +26,19 @@ STAGED = ROOT / "build" / "docs-pages"
 BUILT = ROOT / "build" / "docs"
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _ASKING = Path(__file__).with_name("search_site.js")
-_FIRST = 3
+_FIRST = 5
 """Answers of the search among which the wanted one must be: what is seen without scrolling."""
 SEARCHES = MappingProxyType(
     {
         "savepoint": "docs/replay.html#savepoints",
-        "gray upgrade": "docs/cluster.html#gray-upgrades",
+        "gray upgrade": "docs/upgrades.html",
         "late data": "docs/howto.html#keep-late-data",
         "KafkaSource": "docs/connectors.html#kafka",
         "dead letter": "docs/guarantees.html#dead-letters",
         "firewall ports": "docs/operations.html#ports",
         "scheduler of your own": "docs/howto.html#place-executors-by-rules-of-your-own",
         "multi-lang": "docs/from-storm.html#components-in-other-languages",
-        "topology.max.spout.pending": "docs/howto.html#find-the-size",
+        "topology.max.spout.pending": "docs/sizing.html#step-by-step",
         "maxmemory-policy": "docs/operations.html#fail-over-of-a-redis",
     }
 )
