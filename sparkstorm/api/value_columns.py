@@ -319,7 +319,7 @@ def _by_column(array: Any) -> list[Any]:
         return _with_nulls(array, _lists)
     if types.is_nested(kind) or types.is_dictionary(kind):
         raise TypeError(f"a column of {kind}")
-    if types.is_timestamp(kind) and kind.unit != "ns":
+    if types.is_timestamp(kind):
         return _with_nulls(array, _moments)
     if types.is_date32(kind):
         return _with_nulls(array, _dates)
@@ -417,12 +417,14 @@ def _one_by_one(array: Any) -> list[Any]:
     """Return the values of any array, or name what a tuple cannot carry; twin: `_by_column`."""
     import pyarrow as pa
 
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
     kind = array.type
     zone = zone_of(kind.tz) if pa.types.is_timestamp(kind) and kind.tz else None
     try:
         if zone is None:
             if not pa.types.is_nested(kind):
-                return list(array.to_pylist())
+                return list(_in_utc(array).to_pylist())
             return [_plain(value, kind) for value in _in_utc(array).to_pylist()]
         try:
             return [
@@ -455,7 +457,11 @@ def _local(since_us: int, zone: datetime.tzinfo) -> datetime.datetime:
 
 
 def _in_utc(array: Any) -> Any:
-    """Return the same times in UTC: Arrow knows no zone but that one without tables of its own."""
+    """Return the same times in UTC and in microseconds; ArrowInvalid where nanoseconds are lost.
+
+    Arrow knows no other zone without tables that it may lack, and makes a `pandas.Timestamp` of
+    nanoseconds where pandas is installed.
+    """
     kind = _type_in_utc(array.type)
     return array if kind == array.type else array.cast(kind)
 
@@ -463,14 +469,21 @@ def _in_utc(array: Any) -> Any:
 def _type_in_utc(kind: Any) -> Any:
     import pyarrow as pa
 
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us" if kind.unit == "ns" else kind.unit, "UTC" if kind.tz else None)
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_type_in_utc(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(_type_in_utc(kind.key_type), _type_in_utc(kind.item_type))
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_type_in_utc(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_type_in_utc(kind.value_type)))
+    if pa.types.is_fixed_size_list(kind):
+        item = kind.value_field.with_type(_type_in_utc(kind.value_type))
+        return pa.list_(item, kind.list_size)
+    if pa.types.is_dictionary(kind):
+        return _type_in_utc(kind.value_type)
     return kind
 
 
@@ -511,6 +524,8 @@ def _plain(value: Any, kind: Any) -> Any:
         return value
     if pa.types.is_timestamp(kind) and kind.tz:
         return _in_zone(value, zone_of(kind.tz))
+    if pa.types.is_dictionary(kind):
+        return _plain(value, kind.value_type)
     if not pa.types.is_nested(kind):
         return value
     if pa.types.is_map(kind):

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +116,33 @@ def test_usual_columns_are_read_as_a_whole() -> None:
         pa.array(["a", "b", None]).dictionary_encode(),
     ):
         assert repr(value_columns._by_column(column)) == repr(value_columns._one_by_one(column))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "GMT+2", BERLIN])
+def test_times_have_one_value_in_every_container(unit: str, zone: str | None) -> None:
+    kind = pa.timestamp(unit, zone)
+    times = pa.array([0, None], kind)
+    [at, _] = plain_values(pa.array([0, None], pa.timestamp("us", zone)))
+    columns = {
+        "plain": (times, at),
+        "dictionary": (times.dictionary_encode(), at),
+        "struct": (pa.StructArray.from_arrays([times], names=["at"]), {"at": at}),
+        "list": (pa.array([[0]], pa.list_(kind)), [at]),
+        "large list": (pa.array([[0]], pa.large_list(kind)), [at]),
+        "list of one size": (pa.array([[0]], pa.list_(kind, 1)), [at]),
+        "map": (pa.array([[("a", 0)]], pa.map_(pa.string(), kind)), {"a": at}),
+        "list of lists": (pa.array([[[0]]], pa.list_(pa.large_list(kind))), [[at]]),
+    }
+    for read in (value_columns._one_by_one, plain_values):
+        values = {name: repr(read(column)[0]) for name, (column, _) in columns.items()}
+        assert values == {name: repr(value) for name, (_, value) in columns.items()}
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", BERLIN])
+def test_nanoseconds_are_refused(zone: str | None) -> None:
+    with pytest.raises(CodecError, match="would lose data"):
+        plain_values(pa.array([1], pa.timestamp("ns", zone)))
 
 
 def test_a_time_in_utc_that_is_folded_has_no_natural_column() -> None:
