@@ -102,6 +102,12 @@ _QUEUED = Family("backlog_tuples", "gauge", "Tuples read and not executed yet, f
 _AGE = Family(
     "backlog_age_seconds", "gauge", "Age of the oldest tree of which a tuple waits.", "seconds"
 )
+_WATERMARK = Family(
+    "watermark_timestamp_seconds",
+    "gauge",
+    "Event time up to which the windows and timers of a component may fire, from heartbeats.",
+    "seconds",
+)
 _EDGE = Family("edge_tuples_sent", "counter", "Tuples sent from a stream to a component.")
 _CONSUMED = Family("edge_tuples_consumed", "counter", "Tuples taken in by the receiver of an edge.")
 _FAILURES = Family("failures", "counter", "Failed calls, reports and time-outs by cause.")
@@ -163,6 +169,7 @@ FAMILIES = (
         _BACKLOG,
         _QUEUED,
         _AGE,
+        _WATERMARK,
         _EDGE,
         _CONSUMED,
     ),
@@ -361,6 +368,8 @@ def _component(view: TopologyReport, each: ComponentReport) -> Found:
         yield _QUEUED, "", labels, each.queued
     if each.queued_ms is not None:
         yield _AGE, "", labels, each.queued_ms / 1000
+    if each.watermark_ms is not None:
+        yield _WATERMARK, "", labels, each.watermark_ms / 1000
 
 
 def _workers(view: TopologyReport) -> Found:

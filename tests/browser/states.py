@@ -16,7 +16,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicBolt,
+    BasicOutputCollector,
+    Duration,
+    TopologyBuilder,
+    TransactionalSink,
+    Tuple,
+    WindowedBolt,
+)
 from sparkstorm.client.looks.stacks import Stack, Stacks
 from sparkstorm.client.looks.traces import Trace, TraceEvent
 from sparkstorm.common.errors import StoreUnavailableError
@@ -30,7 +38,7 @@ from sparkstorm.data_plane.transport.progress import STATES as STATES_OF_LOOP
 from sparkstorm.extensions.upgrade.handle import UpgradeStatus
 from sparkstorm.extensions.upgrade.live_shadow import ShadowFigures
 from sparkstorm.testing import FeederSpout, LocalCluster
-from tests.browser.world import CONF, idle, order, sums_of
+from tests.browser.world import CONF, Take, idle, order, sums_of
 from tests.insight.watched import watched
 from tests.web.listening import LargeSource, Listening, listening, nowhere
 from tests.web.served import SimulatedClient
@@ -126,7 +134,9 @@ def _unread() -> Iterator[Served]:
 
 
 @contextmanager
-def _with(name: str, fault: Callable[[Fixed], None], words: str) -> Iterator[Served]:
+def _with(
+    name: str, fault: Callable[[Fixed], None], words: str, of_topology: str = ""
+) -> Iterator[Served]:
     with watched() as run:
         run.feed(20)
         source = Fixed(run.cluster.source())
@@ -136,7 +146,8 @@ def _with(name: str, fault: Callable[[Fixed], None], words: str) -> Iterator[Ser
         sampler.step()
         with _standing(sampler) as at:
             cluster = Screen(f"{name}-cluster", {}, words)
-            yield at, [cluster, Screen(f"{name}-topology", {"topology": "words"}, "words")]
+            at_topology = {"topology": "words"}
+            yield at, [cluster, Screen(f"{name}-topology", at_topology, of_topology or "words")]
 
 
 def _zookeeper(source: Fixed) -> None:
@@ -150,6 +161,22 @@ def _redis(source: Fixed) -> None:
         found = {
             id: replace(each, look=None, problem=problem) for id, each in reading.topologies.items()
         }
+        return replace(reading, topologies=found)
+
+    source.change = change
+
+
+def _full(source: Fixed) -> None:
+    def change(reading: StoreReading) -> StoreReading:
+        found = {}
+        for id, each in reading.topologies.items():
+            assert each.look is not None
+            progress = {slot: deepcopy(of) for slot, of in each.look.progress.items()}
+            for counts in (c for of in progress.values() for c in of.counts_by_task.values()):
+                counts.store_us = 900_000 if counts.component == "lines" else 0
+            beats = tuple(replace(beat, stats={"store_percent": 97}) for beat in each.beats)
+            look = replace(each.look, progress=progress)
+            found[id] = replace(each, look=look, beats=beats)
         return replace(reading, topologies=found)
 
     source.change = change
@@ -199,7 +226,7 @@ def _loaded(reading: StoreReading) -> StoreReading:
             continue
         progress = {slot: _busy(of) for slot, of in each.look.progress.items()}
         beats = tuple(
-            replace(beat, stats={"memory_mb": 84 + at, "cpu_percent": 61 + at})
+            replace(beat, pid=1000 + at, stats={"memory_mb": 84 + at, "cpu_percent": 61 + at})
             for at, beat in enumerate(each.beats)
         )
         queued = {
@@ -331,6 +358,7 @@ def _screens_of_orders(slot: str) -> list[Screen]:
     return [
         Screen("orders-cluster", {}, "orders"),
         Screen("orders", at, "does not run well"),
+        Screen("orders-skew", at, "executes 60% of its inputs"),
         Screen("orders-3h", {**at, "window": "3h"}, "does not run well"),
         Screen("orders-table", {**at, "as": "table"}, "archive"),
         Screen("orders-component", {**at, "component": "sum"}, "Metrics of its code"),
@@ -442,6 +470,70 @@ def _hostile() -> Iterator[Served]:
             )
 
 
+class Late(WindowedBolt):
+    """Takes windows; what comes behind them is late."""
+
+    def execute(self, window: Any, collector: BasicOutputCollector) -> None:
+        return
+
+
+class Refusing(BasicBolt):
+    """Refuses every row."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        raise ValueError(f"no price in {tup['key']}")
+
+
+class Stuck(TransactionalSink):
+    """Writes into a target that is away."""
+
+    def write(self, tup: Tuple) -> None:
+        return
+
+    def prepare(self, epoch: int) -> Any:
+        raise ConnectionError("10.0.0.9:5432 refuses the connection")
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        return
+
+
+def _late() -> WindowedBolt:
+    return Late().with_tumbling_window(Duration.seconds(1)).with_timestamp_field("at_ms")
+
+
+_CAUSES: dict[str, tuple[Callable[[], Any], str]] = {
+    "failing": (Refusing, "take: 60 inputs became dead letters"),
+    "late": (_late, "take: 20 of 60 inputs came too late"),
+    "stuck": (Stuck, "waits for its target: ConnectionError: 10.0.0.9:5432 refuses"),
+    "killed": (Take, "killed by signal 9"),
+}
+"""A planted cause by its name: the bolt that has it, and words of the first screen that name it."""
+
+
+@contextmanager
+def _cause(name: str) -> Iterator[Served]:
+    """A topology with one planted cause, read from the screen that is seen first."""
+    make, words = _CAUSES[name]
+    spout, builder = FeederSpout(["key", "at_ms"]), TopologyBuilder()
+    builder.set_spout("rows", spout)
+    builder.set_bolt("take", make(), 2).fields_grouping("rows", "key")
+    with LocalCluster(is_lively=True) as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 2, "topology.max.retries": 0}, name)
+        sampler = Sampler(cluster.source())
+        for at_ms in (1_000, 100_000, 2_000):
+            for _ in range(20):
+                spout.feed(["one key", at_ms])
+            cluster.advance(seconds=5)
+            sampler.step()
+        if name == "killed":
+            cluster.kill_worker()
+        for _ in range(6):
+            cluster.advance(seconds=5)
+            sampler.step()
+        with _standing(sampler) as at:
+            yield at, [Screen(f"cause-{name}", {"topology": name}, words)]
+
+
 STATES: dict[str, Callable[[], Any]] = {
     "orders": _orders,
     "nothing": _nothing,
@@ -449,9 +541,11 @@ STATES: dict[str, Callable[[], Any]] = {
     "zookeeper": lambda: _with("zookeeper", _zookeeper, "No news from the cluster"),
     "redis": lambda: _with("redis", _redis, "does not answer"),
     "leader": lambda: _with("leader", _leader, "No Nimbus leads"),
+    "full": lambda: _with("full", _full, "of its memory", "(Redis is full)"),
     "deactivated": _deactivated,
     "killed": lambda: _with("killed", _killed, "KILLED"),
     "read-only": _read_only,
     "large": _large,
     "hostile": _hostile,
+    **{f"cause-{name}": partial(_cause, name) for name in _CAUSES},
 }

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from sparkstorm.api import BasicOutputCollector, Duration, TopologyBuilder, WindowedBolt
 from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
 from sparkstorm.control_plane.insight.records import to_json
 from sparkstorm.control_plane.insight.sampler import Sampler
+from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.insight.watched import watched
 
 
@@ -192,3 +194,26 @@ def test_a_killed_topology_leaves_the_model() -> None:
             run.sampler.cluster().topologies == {}
             and run.sampler.cluster().sentence == "No topology runs here."
         )
+
+
+class Windows(WindowedBolt):
+    def execute(self, window: Any, collector: BasicOutputCollector) -> None:
+        return
+
+
+def test_a_component_with_windows_has_the_watermark_of_its_slowest_task() -> None:
+    spout, builder = FeederSpout(["key", "at_ms"]), TopologyBuilder()
+    windows = Windows().with_tumbling_window(Duration.seconds(1)).with_timestamp_field("at_ms")
+    builder.set_spout("rows", spout)
+    builder.set_bolt("windows", windows, 2).fields_grouping("rows", "key")
+    with LocalCluster(is_lively=True) as cluster:
+        cluster.submit(builder.build(), {"topology.workers": 2}, "sums")
+        sampler = Sampler(cluster.source())
+        marks = []
+        for at_ms in (5_000, 8_000):
+            spout.feed(["a", at_ms])
+            cluster.advance(seconds=5)
+            sampler.step()
+            components = sampler.topology("sums").components
+            marks.append((components["windows"].watermark_ms, components["rows"].watermark_ms))
+    assert marks == [(5_000, None), (8_000, None)]

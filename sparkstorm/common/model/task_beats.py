@@ -17,7 +17,7 @@ from typing import Any
 from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
 from sparkstorm.common.model.topology import MASTER
 
-_NUMBERS = ("pending", "queued", "queued_ms", "uptime_ms", "last_error_ms")
+_NUMBERS = ("pending", "queued", "queued_ms", "uptime_ms", "last_error_ms", "watermark_ms")
 _LATENCIES = ("execute_us", "process_us")
 _ERROR_CHARS = 300
 _MOST_DETAILED = 1500  # tasks with latencies and errors: more would not fit a node
@@ -73,6 +73,7 @@ class TaskBeat:
     process_us: Mapping[str, float] = field(default_factory=dict)  # from the execute to the ack
     last_error: str = ""
     last_error_ms: int = 0
+    watermark_ms: int | None = None  # of windows and timers: event time up to which they may fire
 
 
 @dataclass(frozen=True, slots=True)

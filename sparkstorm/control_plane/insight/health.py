@@ -64,6 +64,10 @@ is always the slowest.
 """
 
 
+_REASONS = {"store": "Redis is full"}
+"""Causes of a pause whose state's name says nothing to a reader."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskLoad:
     """One task over a time: shares of it (0 to 1), and inputs per second."""
@@ -533,7 +537,7 @@ def _held_back(
     )
     # in a topology that is active now: it was activated meanwhile, or waits for its own failures
     how = "was inactive" if cause == "inactive" else "is held back"
-    why = "" if cause == "inactive" else f" ({cause})"
+    why = "" if cause == "inactive" else f" ({_REASONS.get(cause, cause)})"
     return [
         Culprit(
             Fault.HELD_BACK,

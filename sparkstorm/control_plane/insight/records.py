@@ -121,6 +121,7 @@ class ComponentReport:
     done: int | None
     is_exhausted: bool
     faults: tuple[str, ...]  # kinds of its faults (health.Fault)
+    watermark_ms: int | None = None  # least of its tasks with windows or timers, from heartbeats
     last_error: ErrorView | None = None
 
 

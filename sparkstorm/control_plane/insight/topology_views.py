@@ -224,6 +224,9 @@ def _component(parts: _Parts, name: str, health: Health) -> ComponentReport:
         backlog_bytes=sum(parts.look.backlog_by_task.get(task, 0) for task in tasks),
         queued=sum(each.queued for each in beats) if beats else None,
         queued_ms=max((each.queued_ms for each in beats), default=None),
+        watermark_ms=min(
+            (beat.watermark_ms for beat in beats if beat.watermark_ms is not None), default=None
+        ),
         execute_us=_slowest([each.execute_us for each in beats]),
         process_us=_slowest([each.process_us for each in beats]),
         total=total or None,

@@ -34,7 +34,7 @@ async function text(record) {
   const css = await (await fetch("/static/page.css")).text(), { topology, cluster } = record, parts = [seen()];
   if (topology) {
     const conf = await get(`/page/conf/${encodeURIComponent(topology.name)}`).catch(() => ({}));
-    parts.push(part("Components", html`<${Components} topology=${topology} />`), part("Workers", html`<${Workers} topology=${topology} at=${{ worker: "" }} cluster=${cluster} />`), part("Errors", html`<${Errors} topology=${topology} />`), part("Configuration", html`<details><summary>${Object.keys(conf).length} keys</summary><${Rows} rows=${Object.entries(conf).sort()} /></details>`));
+    parts.push(part("Components", html`<${Components} topology=${topology} time=${cluster.time_ms} />`), part("Workers", html`<${Workers} topology=${topology} at=${{ worker: "" }} cluster=${cluster} />`), part("Errors", html`<${Errors} topology=${topology} />`), part("Configuration", html`<details><summary>${Object.keys(conf).length} keys</summary><${Rows} rows=${Object.entries(conf).sort()} /></details>`));
   }
   const head = part(`SparkStorm report: ${topology?.name || session.name}`, html`<p class="small">${session.name}, ${new Date(cluster.time_ms).toISOString()}, window ${place().window}</p>`);
   const all = part("All figures", html`<details><summary>as JSON</summary><pre>${JSON.stringify(record, null, 1)}</pre></details>`);

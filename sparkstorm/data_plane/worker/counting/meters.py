@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.windowing.watermarks import END, NEVER
 from sparkstorm.data_plane.transport.progress import latency_bucket, percentile_ms
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
@@ -127,6 +128,8 @@ class Meters:
         if bolts:
             found["queued"] = sum(_queued(bolt) for bolt in bolts)
             found["queued_ms"] = max(_waited_ms(bolt, now_ms) for bolt in bolts)
+        if marks := [mark for bolt in bolts if (mark := _watermark_ms(bolt)) is not None]:
+            found["watermark_ms"] = min(marks)
         if last := max(
             (each for each in meters if each.last_error),
             key=lambda each: each.last_error_ms,
@@ -134,6 +137,16 @@ class Meters:
         ):
             found["last_error"], found["last_error_ms"] = last.last_error, last.last_error_ms
         return found
+
+
+def _watermark_ms(bolt: BoltTask) -> int | None:
+    """Event time up to which windows and timers may fire; None without them, before the first
+    watermark and after the end of all input.
+    """
+    if bolt.time is None or bolt.time.timing is None:
+        return None
+    mark = bolt.watermark_ms
+    return None if mark in (NEVER, END) else mark
 
 
 def _queued(bolt: BoltTask) -> int:
