@@ -335,6 +335,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
         made.close()
 
 
+@pytest.mark.nightly
 def test_fewer_cores_than_slots_end_the_run_with_the_number_that_is_needed(
     job: Callable[..., MainJob],
 ) -> None:

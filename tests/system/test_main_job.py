@@ -179,6 +179,7 @@ def test_three_workers_are_on_three_executors_and_a_killed_one_costs_no_count(
     print("\n" + "\n".join(f"{name}: {seconds:.3f} s" for name, seconds in taken))
 
 
+@pytest.mark.nightly
 def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(
     job: Callable[..., MainJob],
 ) -> None:

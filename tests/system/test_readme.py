@@ -79,6 +79,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 def test_every_command_of_readme_runs_in_order_in_one_shell(tree: Path) -> None:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(

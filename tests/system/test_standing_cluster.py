@@ -4,6 +4,7 @@ without Spark or Java.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,12 +14,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import chdir, closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sparkstorm.cli import main
 from sparkstorm.client import ClusterClient, TopologyHandle, connect
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
 from tests.client.bare import ended, sparkstorm
@@ -29,6 +31,7 @@ from tests.web.test_metrics import parse
 
 pytestmark = pytest.mark.system
 LIMIT_S = 400.0
+OF_CODE = frozenset({"submit", "update", "capsule"})
 WORDS = """
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.connectors import find_files
@@ -122,7 +125,7 @@ EVERY_WORD = frozenset(word for line in LINES for word in line.split())
 
 
 class Terminals:
-    """A folder, the process that holds the cluster, and commands in their own processes."""
+    """A folder, the process that holds the cluster, and commands of others."""
 
     def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
         self.folder, self.options = folder, options
@@ -161,7 +164,15 @@ class Terminals:
         return sparkstorm(*arguments, folder=self.folder, cluster=self.connection)
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        return ended(self.start(*arguments))
+        """Run a command: in its own process where it imports the job's code, else in this one."""
+        if arguments[0] in OF_CODE:
+            return ended(self.start(*arguments))
+        if "--cluster" not in arguments:
+            arguments = (*arguments, "--cluster", str(self.connection))
+        out, err = io.StringIO(), io.StringIO()
+        with chdir(self.folder), redirect_stdout(out), redirect_stderr(err):
+            status = main(arguments)
+        return status, out.getvalue(), err.getvalue()
 
     def json(self, *arguments: str) -> Any:
         status, out, err = self.run(*arguments, "--json")
