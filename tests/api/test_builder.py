@@ -173,176 +173,136 @@ def test_stateful_bolts_are_bolts() -> None:
     assert made.build().components["count"].kind == "bolt"
 
 
-MISTAKES: dict[str, tuple[Callable[[TopologyBuilder], Any], str]] = {
-    "unknown component": (
-        lambda b: b.set_bolt("split", Split()).shuffle_grouping("line"),
+Change = Callable[[TopologyBuilder], Any]
+
+
+def split(*given: Any, id: Any = "split", **named: Any) -> Change:
+    """Return the addition of a bolt with these arguments."""
+    return lambda builder: builder.set_bolt(id, *(given or (Split(),)), **named)
+
+
+def split_by(grouping: str, *given: Any, **named: Any) -> Change:
+    """Return the addition of a bolt with a grouping."""
+    return lambda builder: getattr(builder.set_bolt("split", Split()), grouping)(*given, **named)
+
+
+MISTAKES: list[tuple[Change, str]] = [
+    (
+        split_by("shuffle_grouping", "line"),
         "component 'split' subscribes to unknown component 'line'; there are lines, split",
     ),
-    "unknown stream": (
-        lambda b: b.set_bolt("split", Split()).shuffle_grouping("lines", stream="late"),
+    (
+        split_by("shuffle_grouping", "lines", stream="late"),
         "component 'split' subscribes to stream 'late' of 'lines', which declares default",
     ),
-    "stream of a sink": (
-        lambda b: (
-            b.set_bolt("sink", Split(), outputs=()).all_grouping("lines"),
-            b.set_bolt("more", Split()).all_grouping("sink"),
-        ),
-        "component 'more' subscribes to stream 'default' of 'sink', which declares none",
+    (
+        lambda b: (split(outputs=())(b), b.set_bolt("more", Split()).all_grouping("split")),
+        "component 'more' subscribes to stream 'default' of 'split', which declares none",
     ),
-    "unknown field": (
-        lambda b: b.set_bolt("split", Split()).fields_grouping("lines", "line", "lime"),
+    (
+        split_by("fields_grouping", "lines", "line", "lime"),
         "component 'split' groups stream 'default' of 'lines' by unknown field 'lime'; it declares line, number",
     ),
-    "unknown partial key": (
-        lambda b: b.set_bolt("split", Split()).partial_key_grouping("lines", "key"),
-        "by unknown field 'key'; it declares line, number",
-    ),
-    "no fields": (
-        lambda b: b.set_bolt("split", Split()).fields_grouping("lines"),
-        "component 'split': fields grouping on 'lines' needs at least one field",
-    ),
-    "no partial key": (
-        lambda b: b.set_bolt("split", Split()).partial_key_grouping("lines"),
+    (split_by("partial_key_grouping", "lines", "key"), "by unknown field 'key'; it declares line"),
+    (split_by("key_range_grouping", "lines", "key", [1]), "by unknown field 'key'; it declares"),
+    (split_by("fields_grouping", "lines"), "fields grouping on 'lines' needs at least one field"),
+    (
+        split_by("partial_key_grouping", "lines"),
         "component 'split': partial_key grouping on 'lines' needs at least one field",
     ),
-    "unknown key of ranges": (
-        lambda b: b.set_bolt("split", Split()).key_range_grouping("lines", "key", [1]),
-        "by unknown field 'key'; it declares line, number",
-    ),
-    "more tasks than ranges": (
-        lambda b: b.set_bolt("split", Split(), 2, num_tasks=4).key_range_grouping(
+    (
+        lambda b: split(Split(), 2, num_tasks=4)(b).key_range_grouping(
             "lines", "number", [10, 100]
         ),
         "component 'split' has 4 tasks for the 3 key ranges of its input from 'lines', and some would get nothing; "
         "give more bounds or fewer tasks",
     ),
-    "duplicate id": (
-        lambda b: (b.set_bolt("split", Split()), b.set_bolt("split", Split())),
+    (
+        lambda b: (split()(b), split()(b)),
         "component id 'split' is used twice; ids are unique over spouts and bolts",
     ),
-    "bolt named like a spout": (
-        lambda b: b.set_bolt("lines", Split()),
-        "component id 'lines' is used twice",
-    ),
-    "subscribed twice": (
-        lambda b: b.set_bolt("split", Split()).shuffle_grouping("lines").all_grouping("lines"),
+    (split(id="lines"), "component id 'lines' is used twice"),
+    (
+        lambda b: split()(b).shuffle_grouping("lines").all_grouping("lines"),
         "component 'split' subscribes to stream 'default' of 'lines' twice; drop one",
     ),
-    "reserved id": (
-        lambda b: b.set_bolt("__acker", Split()).shuffle_grouping("lines"),
+    (
+        split(id="__acker"),
         "component id '__acker' is reserved: ids that begin with '__' belong to the system",
     ),
-    "reserved stream": (
-        lambda b: b.set_bolt("split", Split(), outputs={"__tick": ["n"]}).shuffle_grouping("lines"),
-        "component 'split': stream id '__tick' is reserved",
-    ),
-    "bad id": (
-        lambda b: b.set_bolt("split it", Split()).shuffle_grouping("lines"),
+    (split(outputs={"__tick": ["n"]}), "component 'split': stream id '__tick' is reserved"),
+    (
+        split(id="split it"),
         "component id 'split it' is not valid: use letters, digits and any of - _ / . $ < > ( ) #",
     ),
-    "empty id": (lambda b: b.set_bolt("", Split()), "component id '' is not valid"),
-    "id with a line break": (lambda b: b.set_bolt("split\n", Split()), "is not valid"),
-    "id that is no text": (lambda b: b.set_bolt(7, Split()), "component id '7' is not valid"),  # type: ignore[arg-type]
-    "bad stream id": (
-        lambda b: b.set_bolt("split", Split(), outputs={"a stream": ["n"]}),
-        "component 'split': stream id 'a stream'",
-    ),
-    "no executor": (
-        lambda b: b.set_bolt("split", Split(), 0),
+    (split(id=""), "component id '' is not valid"),
+    (split(id="split\n"), "is not valid"),
+    (split(id=7), "component id '7' is not valid"),
+    (split(outputs={"a stream": ["n"]}), "component 'split': stream id 'a stream'"),
+    (
+        split(Split(), 0),
         "component 'split': parallelism must be a whole number of at least 1, not 0",
     ),
-    "negative parallelism": (lambda b: b.set_bolt("split", Split(), -2), "at least 1, not -2"),
-    "fractional parallelism": (lambda b: b.set_bolt("split", Split(), 1.5), "at least 1, not 1.5"),  # type: ignore[arg-type]
-    "parallelism that is a truth value": (
-        lambda b: b.set_bolt("split", Split(), True),
-        "at least 1, not True",
-    ),
-    "parallelism in words": (
-        lambda b: b.set_bolt("split", Split(), "two"),  # type: ignore[arg-type]
-        "at least 1, not 'two'",
-    ),
-    "no parallelism": (lambda b: b.set_bolt("split", Split(), None), "at least 1, not None"),  # type: ignore[arg-type]
-    "no tasks": (
-        lambda b: b.set_bolt("split", Split(), num_tasks=0),
+    (split(Split(), 1.5), "at least 1, not 1.5"),
+    (split(Split(), True), "at least 1, not True"),
+    (split(Split(), None), "at least 1, not None"),
+    (
+        split(num_tasks=0),
         "component 'split': num_tasks must be a whole number of at least 1, not 0",
     ),
-    "fewer tasks than executors": (
+    (
         lambda b: b.set_spout("more", Lines(), 4, num_tasks=2),
         "component 'more': 4 executors cannot share 2 tasks; raise num_tasks or lower the parallelism",
     ),
-    "direct grouping of a plain stream": (
-        lambda b: b.set_bolt("split", Split()).direct_grouping("lines"),
+    (
+        split_by("direct_grouping", "lines"),
         "component 'split': direct grouping and a direct stream go together, but stream 'default' of 'lines' is "
         "not direct and the grouping is direct",
     ),
-    "other grouping of a direct stream": (
-        lambda b: (
-            b.set_bolt("join", Join()).all_grouping("lines"),
-            b.set_bolt("split", Split()).shuffle_grouping("join", stream="to"),
-        ),
+    (
+        lambda b: (b.set_bolt("join", Join()), split()(b).shuffle_grouping("join", stream="to")),
         "but stream 'to' of 'join' is direct and the grouping is shuffle",
     ),
-    "a word in place of effects": (
-        lambda b: b.set_bolt("split", type("Muted", (Split,), {"effects": "mute"})()),
+    (
+        split(type("Muted", (Split,), {"effects": "mute"})()),
         "component 'split': effects is 'mute'; use one of Effects.RUN, Effects.IDEMPOTENT, Effects.MUTE, Effects.REDIRECT",
     ),
-    "a class in place of a bolt": (
-        lambda b: b.set_bolt("split", Split),
+    (
+        split(Split),
         "component 'split': set_bolt needs an instance of Bolt or BasicBolt, not the class Split (call it)",
     ),
-    "a spout in place of a bolt": (lambda b: b.set_bolt("split", Lines()), "not a Lines"),  # type: ignore[arg-type]
-    "a bolt in place of a spout": (
+    (split(Lines()), "not a Lines"),
+    (
         lambda b: b.set_spout("more", Split()),  # type: ignore[arg-type]
         "component 'more': set_spout needs an instance of Spout, not a Split",
     ),
-    "custom grouping without its method": (
-        lambda b: b.set_bolt("split", Split()).custom_grouping("lines", object()),
+    (
+        split_by("custom_grouping", "lines", object()),
         "component 'split': a custom grouping needs a method choose_tasks(task, values)",
     ),
-    "outputs that are text": (
-        lambda b: b.set_bolt("split", Split(), outputs="word"),
-        "component 'split': outputs is the text 'word'; write a list of field names",
-    ),
-    "fields that are text": (
-        lambda b: b.set_bolt("split", Split(), outputs={"default": "word"}),
+    (split(outputs="word"), "outputs is the text 'word'; write a list of field names"),
+    (
+        split(outputs={"default": "word"}),
         "component 'split', stream 'default': fields must be a list of names, not 'word'",
     ),
-    "fields that are no list": (
-        lambda b: b.set_bolt("split", Split(), outputs={"default": 3}),  # type: ignore[dict-item]
-        "component 'split', stream 'default': fields must be a list of names, not 3",
-    ),
-    "outputs that are a number": (
-        lambda b: b.set_bolt("split", Split(), outputs=3),  # type: ignore[arg-type]
-        "component 'split', stream 'default': fields must be a list of names, not 3",
-    ),
-    "a field that is no text": (
-        lambda b: b.set_bolt("split", Split(), outputs=["word", 3]),  # type: ignore[list-item]
-        "component 'split', stream 'default': fields must be a list of names",
-    ),
-    "an empty field": (
-        lambda b: b.set_bolt("split", Split(), outputs=["word", ""]),
-        "fields must be a list of names",
-    ),
-    "a field declared twice": (
-        lambda b: b.set_bolt("split", Split(), outputs=["word", "n", "word"]).shuffle_grouping(
-            "lines"
-        ),
+    (split(outputs={"default": 3}), "stream 'default': fields must be a list of names, not 3"),
+    (split(outputs=3), "stream 'default': fields must be a list of names, not 3"),
+    (split(outputs=["word", 3]), "stream 'default': fields must be a list of names"),
+    (split(outputs=["word", ""]), "fields must be a list of names"),
+    (
+        split(outputs=["word", "n", "word"]),
         "component 'split', stream 'default': field 'word' is declared twice; rename one",
     ),
-    "conf that is no mapping": (
-        lambda b: b.set_bolt("split", Split(), conf=["k"]),  # type: ignore[arg-type]
-        "component 'split': conf must be a mapping of keys to values, not ['k']",
-    ),
-}
+    (split(conf=["k"]), "component 'split': conf must be a mapping of keys to values, not ['k']"),
+]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_with_its_mend(mistake: str) -> None:
-    make, complaint = MISTAKES[mistake]
+@pytest.mark.parametrize(("change", "complaint"), MISTAKES)
+def test_a_mistake_is_named_with_its_mend(change: Change, complaint: str) -> None:
     made = base()
 
     def build() -> None:
-        make(made)
+        change(made)
         made.build()
 
     with pytest.raises(InvalidTopologyError) as caught:

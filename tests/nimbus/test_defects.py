@@ -48,16 +48,6 @@ def test_defect_5_a_rebalance_ends_in_the_status_it_found(status: TopologyStatus
     assert base and (base.status, base.previous_status, base.num_workers) == (status, None, 2)
 
 
-@pytest.mark.parametrize("status", list(TopologyStatus))
-def test_defect_6_a_topology_can_be_killed_whatever_its_status(status: TopologyStatus) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    bench.state.update_base(topology_id, lambda base: replace(base, status=status))
-    bench.service.kill("wc", wait_secs=1)
-    bench.advance(5)
-    assert bench.state.known_ids() == set()
-
-
 def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at_the_others() -> (
     None
 ):

@@ -9,9 +9,8 @@ import pytest
 from sparkstorm.common.errors import FailedAssignTopologyError, IllegalTransitionError
 from sparkstorm.common.model.assignment import ExecutorId, SupervisorInfo, WorkerSlot
 from sparkstorm.common.model.requests import OutcomeState, RequestKind
-from sparkstorm.common.model.status import Action, RebalanceOptions, TopologyStatus
+from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.topology import Component, Grouping, Stream, Subscription, Topology
-from sparkstorm.control_plane.blobs.store import BlobKind
 from sparkstorm.control_plane.cluster import paths
 from sparkstorm.control_plane.cluster.local import LocalStateStore
 from sparkstorm.control_plane.cluster.storm_state import StormState
@@ -146,79 +145,6 @@ def test_the_executors_of_a_lost_host_move_and_the_others_stay() -> None:
             )
 
 
-def test_a_lost_host_is_replaced_within_seconds_and_a_silent_worker_within_its_timeout() -> None:
-    bench = Bench(nodes=3)
-    topology_id = bench.submit()
-    bench.advance(200)  # beyond the launch grace
-    victim = sorted(set(bench.slots(topology_id).values()))[0]
-    bench.supervisors[victim.node].silent_ports.add(victim.port)
-    bench.advance(29)
-    assert victim in bench.slots(topology_id).values()
-    bench.advance(15)
-    assert victim not in bench.slots(topology_id).values()
-    assert len(bench.slots(topology_id)) == 13
-    errors = [
-        each.text
-        for c in bench.state.error_components(topology_id)
-        for each in bench.state.read_errors(topology_id, c)
-    ]
-    assert any("is dead on" in text and f":{victim.port}" in text for text in errors)
-
-
-def test_a_worker_that_never_starts_gets_its_launch_grace_and_no_more() -> None:
-    bench = Bench(nodes=3)
-    for supervisor in bench.supervisors.values():
-        supervisor.silent_ports.add(6700)
-    topology_id = bench.submit()
-    first = {slot for slot in bench.slots(topology_id).values() if slot.port == 6700}
-    assert first
-    bench.advance(110)
-    assert first <= set(bench.slots(topology_id).values())
-    assert bench.state.error_components(topology_id) == []
-    bench.advance(30)
-    assert bench.state.error_components(topology_id) != []
-
-
-def test_a_restarted_nimbus_buries_nobody() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    bench.advance(300)
-    before = bench.state.read_assignment(topology_id)
-    bench.restart_nimbus()
-    bench.advance(300)
-    assert bench.state.read_assignment(topology_id) == before
-
-
-def test_after_the_store_was_away_nobody_is_buried() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    bench.advance(300)
-    before = bench.state.read_assignment(topology_id)
-    bench.tree.is_down = True
-    bench.advance(90)
-    bench.tree.is_down = False
-    bench.nimbus.step(bench.clock.now_ms())  # before any worker had a chance to beat again
-    bench.advance(60)
-    assert bench.state.read_assignment(topology_id) == before
-
-
-def test_a_nimbus_that_was_stopped_for_minutes_buries_nobody() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    bench.advance(200)
-    before = bench.state.read_assignment(topology_id)
-    bench.clock.advance(400_000)
-    bench.nimbus.step(bench.clock.now_ms())
-    bench.advance(60)
-    assert bench.state.read_assignment(topology_id) == before
-
-
-def test_two_topologies_share_the_slots_and_never_one() -> None:
-    bench = Bench(nodes=2, ports=(6700, 6701, 6702, 6703))
-    one, two = bench.submit("one"), bench.submit("two")
-    assert len(set(bench.slots(one).values()) | set(bench.slots(two).values())) == 8
-
-
 def test_killing_stops_the_workers_first_and_leaves_no_trace() -> None:
     bench = Bench()
     retired: list[str] = []
@@ -259,37 +185,6 @@ def test_a_kill_waits_for_workers_that_do_not_stop_but_not_for_ever() -> None:
     assert bench.state.known_ids() == set()
 
 
-@pytest.mark.parametrize("restart_at", range(12))
-def test_a_kill_survives_a_restart_of_nimbus_at_any_second(restart_at: int) -> None:
-    bench = Bench()
-    bench.submit()
-    bench.service.kill("wc", wait_secs=5)
-    for second in range(30):
-        if second == restart_at:
-            bench.restart_nimbus()
-        bench.tick()
-    assert bench.state.known_ids() == set()
-
-
-@pytest.mark.parametrize("restart_at", range(8))
-def test_a_rebalance_survives_a_restart_of_nimbus_at_any_second(restart_at: int) -> None:
-    bench = Bench(nodes=3)
-    topology_id = bench.submit()
-    bench.begin_rebalance("wc", RebalanceOptions(2, {"split": 2}, {"app.colour": "red"}), 5)
-    for second in range(30):
-        if second == restart_at:
-            bench.restart_nimbus()
-        bench.tick()
-    base = bench.state.read_base(topology_id)
-    assert base and base.status == TopologyStatus.ACTIVE and base.pending is None
-    assert len(set(bench.slots(topology_id).values())) == 2
-    assert len(bench.slots(topology_id)) == 1 + 2 + 4 + 4
-    assignment = bench.state.read_assignment(topology_id)
-    assert assignment and assignment.conf_key == base.conf_key
-    assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key, BlobKind.CONF)
-    assert b'"topology.workers":2' in bench.blobs.get(base.conf_key, BlobKind.CONF)
-
-
 def test_a_rebalance_to_more_workers_moves_only_what_must_move() -> None:
     bench = Bench(nodes=4)
     # 12 executors, 6 in each worker
@@ -300,16 +195,6 @@ def test_a_rebalance_to_more_workers_moves_only_what_must_move() -> None:
     after = bench.slots(topology_id)
     assert len(set(after.values())) == 4
     assert sum(before[each] == slot for each, slot in after.items()) == 6
-
-
-def test_a_rebalance_of_an_inactive_topology_ends_inactive() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    bench.service.deactivate("wc")
-    bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=1)
-    bench.advance(3)
-    base = bench.state.read_base(topology_id)
-    assert base and (base.status, base.num_workers) == (TopologyStatus.INACTIVE, 2)
 
 
 def test_a_rebalancing_topology_can_be_killed() -> None:
@@ -506,17 +391,6 @@ def test_listeners_hear_of_everything_and_may_fail() -> None:
         "startTopology", "submitTopology", "deactivate", "activate", "rebalanceRequested", "rebalance",
         "killTopology", "removeTopology",
     ]  # fmt: skip
-
-
-def test_a_second_kill_sets_a_new_time() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    bench.service.kill("wc", wait_secs=1000)
-    bench.service.kill("wc", wait_secs=2)
-    base = bench.state.read_base(topology_id)
-    assert base and base.pending and base.pending.action == Action.REMOVE
-    bench.advance(6)
-    assert bench.state.known_ids() == set()
 
 
 def test_nobody_is_reassigned_when_reassigning_is_off() -> None:

@@ -47,6 +47,13 @@ def test_a_silent_worker_is_given_up_after_its_topologys_patience(
     assert is_assigned(bench, victim)
     bench.advance(dead - lives)
     assert not is_assigned(bench, victim)
+    (topology_id,) = bench.state.topology_ids()
+    errors = [
+        each.text
+        for component in bench.state.error_components(topology_id)
+        for each in bench.state.read_errors(topology_id, component)
+    ]
+    assert any("is dead on" in text and f":{victim.port}" in text for text in errors)
 
 
 @pytest.mark.parametrize(("launch_secs", "told_by"), [(60, 75), (200, 215)])

@@ -586,10 +586,14 @@ def test_an_interrupted_wait_withdraws_its_request_or_says_that_nimbus_goes_on(
 def test_a_wait_that_is_no_time_is_refused_by_its_client(secs: Any) -> None:
     bench = Bench()
     bench.submit()
-    with pytest.raises(
-        InvalidConfigError, match="the wait of wc: expected seconds, from 0 to a year, got "
+    for ask in (
+        lambda: bench.service.kill("wc", secs),
+        lambda: bench.service.rebalance("wc", RebalanceOptions(2), secs),
     ):
-        bench.service.kill("wc", secs)
+        with pytest.raises(
+            InvalidConfigError, match="the wait of wc: expected seconds, from 0 to a year, got "
+        ):
+            ask()
     assert bench.state.request_ids() == []
 
 
@@ -670,15 +674,6 @@ def test_log_levels_are_kept_per_logger_until_their_time_and_end_with_the_topolo
     bench.service.kill("wc", 0)
     bench.advance(10)
     assert bench.state.read_log_config(topology_id) is None and bench.state.known_ids() == set()
-
-
-def test_a_plan_is_made_by_whichever_nimbus_leads_and_leaves_nothing() -> None:
-    bench = Bench(nodes=4)
-    topology_id = bench.submit(topology__workers=2)
-    client = bench.client(LocalStateStore(bench.tree))
-    plan = client.plan_rebalance("wc", RebalanceOptions(3))
-    assert plan.before == bench.slots(topology_id) and len(set(plan.after.values())) == 3
-    assert bench.state.request_ids() == bench.state.outcome_ids() == []
 
 
 def test_seeds_whose_trace_was_swept_are_not_begun_with() -> None:
@@ -855,21 +850,3 @@ def test_a_request_that_comes_between_the_duties_of_a_turn_keeps_its_initial_sta
     bench.advance(12)
     assert keeper.data == {request.topology_id: "seeds"}
     assert bench.state.topology_ids() == sorted([request.topology_id, running])
-
-
-def test_an_old_base_that_is_put_back_is_written_anew() -> None:
-    bench = Bench(nodes=2)
-    topology_id = bench.submit()
-    bench.tick()
-    found = bench.state.store.get(paths.storm(topology_id))
-    assert found is not None
-    bench.service.deactivate("wc")
-    bench.tick()
-    now = bench.state.read_base(topology_id)
-    assert now is not None and now.status is TopologyStatus.INACTIVE
-    bench.state.store.put(paths.storm(topology_id), found.data)
-    bench.advance(15)
-    base = bench.state.read_base(topology_id)
-    assert (
-        base is not None and base.status is TopologyStatus.INACTIVE and base.version > now.version
-    )

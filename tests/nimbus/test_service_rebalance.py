@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.common.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
+from sparkstorm.common.errors import SparkStormError, StoreInconsistentError
 from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.records import Topologies, TopologyView
@@ -72,18 +72,6 @@ def test_an_impossible_rebalance_is_refused_and_changes_nothing(
     for ask in (bench.service.rebalance, bench.service.plan_rebalance):
         with pytest.raises(SparkStormError, match=words):
             ask("wc", options)
-    assert bench.state.read_base(topology_id) == before
-
-
-@pytest.mark.parametrize("wait", ["x", float("nan"), float("inf"), True])
-def test_a_wait_that_is_no_time_is_refused(wait: Any) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    before = bench.state.read_base(topology_id)
-    with pytest.raises(InvalidConfigError, match="the wait of wc: expected seconds"):
-        bench.service.kill("wc", wait)
-    with pytest.raises(InvalidConfigError, match="the wait of wc: expected seconds"):
-        bench.service.rebalance("wc", RebalanceOptions(2), wait)
     assert bench.state.read_base(topology_id) == before
 
 
