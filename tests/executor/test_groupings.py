@@ -62,11 +62,6 @@ def test_shuffle_spreads_evenly() -> None:
     assert sorted(counts.values()) == [25, 25, 25, 25]
 
 
-def test_none_is_like_shuffle() -> None:
-    counts = Counter(task for task, _ in run(lambda d: d.none_grouping("spout"), range(100)))
-    assert sorted(counts.values()) == [25, 25, 25, 25]
-
-
 def test_fields_sends_equal_values_to_one_task_and_uses_several() -> None:
     # 21: no multiple of the tasks
     got = run(lambda d: d.fields_grouping("spout", "value"), [f"k{n % 21}" for n in range(210)])
@@ -76,25 +71,6 @@ def test_fields_sends_equal_values_to_one_task_and_uses_several() -> None:
     assert all(len(tasks) == 1 for tasks in tasks_by_key.values())
     assert len({task for task, _ in got}) == 4
     assert len(got) == 210
-
-
-def test_numbers_that_are_equal_as_keys_go_to_one_task() -> None:
-    got = run(lambda d: d.fields_grouping("spout", "value"), [1, 1.0, True, 1])
-    assert len({task for task, _ in got}) == 1
-
-
-def test_fields_accepts_keys_that_cannot_be_hashed() -> None:
-    got = run(lambda d: d.fields_grouping("spout", "value"), [[1, 2], [1, 2], {"a": 1}, {"a": 1}])
-    assert [
-        len({task for task, value in got if value == wanted}) for wanted in ([1, 2], {"a": 1})
-    ] == [1, 1]
-
-
-def test_partial_key_uses_two_tasks_for_a_hot_key() -> None:
-    counts = Counter(
-        task for task, _ in run(lambda d: d.partial_key_grouping("spout", "value"), ["hot"] * 100)
-    )
-    assert sorted(counts.values()) == [50, 50]
 
 
 def test_all_gives_everybody_everything() -> None:
@@ -109,26 +85,6 @@ def test_global_chooses_the_lowest_task() -> None:
     assert {task for task, _ in got} == {
         min(t for t, _ in run(lambda d: d.all_grouping("spout"), [1]))
     }
-
-
-def test_local_or_shuffle_stays_in_the_worker_where_it_can() -> None:
-    spout, capture, builder = FeederSpout(["value"]), CaptureBolt(), TopologyBuilder()
-    builder.set_spout("spout", spout)
-    builder.set_bolt("bolt", Tagging(), 6).local_or_shuffle_grouping("spout")
-    builder.set_bolt("capture", capture).global_grouping("bolt")
-    for n in range(60):
-        spout.feed([n])
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 3, "topology.acker.executors": 1})
-        cluster.run_until_idle()
-        at_home = set(cluster.topology().worker_of("spout").tasks)
-        assert {task for task, _ in capture.values} <= at_home
-        assert len(capture.values) == 60
-
-
-def test_local_or_shuffle_is_shuffle_where_there_is_no_local_task() -> None:
-    got = run(lambda d: d.local_or_shuffle_grouping("spout"), range(20), tasks=1, workers=4)
-    assert len(got) == 20
 
 
 class Waiting(Tagging):
@@ -207,26 +163,6 @@ def test_custom_chooses_any_number_of_tasks() -> None:
     got = run(lambda d: d.custom_grouping("spout", EveryThird()), range(9))
     assert sorted(value for _, value in got) == [0, 0, 3, 3, 6, 6]
     assert len({task for task, _ in got}) == 2
-
-
-class Nowhere:
-    def choose_tasks(self, task: int, values: Sequence[Any]) -> list[int]:
-        return [999]
-
-
-def test_a_custom_grouping_that_names_a_foreign_task_is_reported_with_the_tasks_there_are() -> None:
-    spout, builder = FeederSpout(["value"]), TopologyBuilder()
-    builder.set_spout("spout", spout)
-    builder.set_bolt("pass", Tagging()).shuffle_grouping("spout")
-    builder.set_bolt("bolt", Tagging()).custom_grouping("pass", Nowhere())
-    spout.feed([1])
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.max.retries": 0})
-        cluster.run_until_idle()
-        assert (
-            "custom grouping chose task 999; the subscriber's tasks are" in cluster.errors[0].text
-        )
-        assert spout.failed == [0]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

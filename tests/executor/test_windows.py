@@ -12,7 +12,6 @@ import pytest
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
-    Count,
     Duration,
     FoldingBolt,
     Stream,
@@ -122,28 +121,6 @@ def test_tumbling_windows_fire_when_the_watermark_reaches_their_end(workers: int
 
 
 @WORKERS
-@pytest.mark.parametrize("bolt", [Sum(), MergingSum()])
-def test_folding_gives_the_same_sums_sliding_too(workers: int, bolt: Sum) -> None:
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = bolt.with_window(seconds(10), seconds(5)).with_timestamp_field("ts").with_key("key")
-    for ts in range(0, 30_000, 1000):
-        spout.feed(["ab"[ts // 1000 % 2], ts, 1])
-    spout.finish()
-    with run(windowed(spout, bolt, capture), workers):
-        sums = {(key, last + 1): value for key, last, value in capture.values}
-        assert sums == {
-            (key, end): sum(
-                1
-                for ts in range(0, 30_000, 1000)
-                if "ab"[ts // 1000 % 2] == key and end - 10_000 <= ts < end
-            )
-            for key in "ab"
-            for end in range(5000, 40_000, 5000)
-        }
-        assert len(capture.values) == len(sums)
-
-
-@WORKERS
 def test_late_tuples_go_to_their_stream_and_on_time_ones_never(workers: int) -> None:
     spout, capture = FeederSpout(ROW), CaptureBolt()
     bolt = (
@@ -170,18 +147,6 @@ def test_late_tuples_go_to_their_stream_and_on_time_ones_never(workers: int) -> 
             [30_000],
         ]
         assert cluster.counts("windows").late == 2
-
-
-def test_late_tuples_without_a_stream_are_dropped_and_counted() -> None:
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key")
-    for ts in (5000, 12_000, 4000):
-        spout.feed(["a", ts, ts])
-    spout.finish()
-    with run(windowed(spout, bolt, capture), 2) as cluster:
-        assert [row[3] for row in capture.values] == [[5000], [12_000]]
-        assert cluster.counts("windows").late == 1
-        assert sorted(spout.acked) == [0, 1, 2]
 
 
 @WORKERS
@@ -243,21 +208,6 @@ def test_a_watermark_reaches_windows_behind_windows_across_workers(workers: int)
 
 
 @WORKERS
-def test_windows_by_count(workers: int) -> None:
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = Listing().with_window(Count(4), Count(2)).with_key("key")
-    for number in range(7):
-        spout.feed(["a", 0, number])
-    spout.feed(["b", 0, 100])
-    with run(windowed(spout, bolt, capture), workers):
-        assert [(row[1], row[2], row[3]) for row in capture.values] == [
-            (0, 2, [0, 1]),
-            (0, 4, [0, 1, 2, 3]),
-            (2, 6, [2, 3, 4, 5]),
-        ]
-
-
-@WORKERS
 def test_processing_time_windows_fire_by_the_clock(workers: int) -> None:
     spout, capture = FeederSpout(ROW), CaptureBolt()
     bolt = Listing().with_tumbling_window(seconds(10)).with_key("key")
@@ -274,39 +224,6 @@ def test_processing_time_windows_fire_by_the_clock(workers: int) -> None:
         spout.finish()
         cluster.run_until_idle()  # the input has ended: nothing to wait for
         assert [row[3] for row in capture.values] == [[1, 2], [3]]
-
-
-class Sessions(Sum):
-    """Sums per session, with its bounds."""
-
-    outputs = ("key", "start", "end", "value")
-
-    def merge(self, one: int, other: int) -> int:
-        return one + other
-
-    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-        collector.emit((window.key[0], window.start, window.end, window.value))
-
-
-@WORKERS
-def test_sessions_join_over_a_tuple_that_comes_between_them(workers: int) -> None:
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = (
-        Sessions()
-        .with_session_window(seconds(5))
-        .with_timestamp_field("ts")
-        .with_lag(seconds(10))
-        .with_key("key")
-    )
-    for ts in (1000, 8000, 4500, 13_000, 40_000):
-        spout.feed(["a", ts, 1])
-    spout.finish()
-    with run(windowed(spout, bolt, capture), workers):
-        assert capture.values == [
-            ("a", 1000, 13_000, 3),
-            ("a", 13_000, 18_000, 1),
-            ("a", 40_000, 45_000, 1),
-        ]
 
 
 @WORKERS
@@ -380,23 +297,6 @@ def test_timers_of_both_kinds(workers: int, kill: bool) -> None:
         cluster.run_until_idle()
         assert sorted(capture.values[3:]) == [("b", "event", 12_500), ("c", "event", 20_000)]
         assert cluster.state("windows") == {"a": 2, "b": 2, "c": 1}
-
-
-@WORKERS
-def test_counting_follows_event_time_where_there_is_one(workers: int) -> None:
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = (
-        Listing()
-        .with_window(Count(2))
-        .with_key("key")
-        .with_timestamp_field("ts")
-        .with_lag(seconds(5))
-    )
-    for number in (3, 1, 2, 5, 0, 4):
-        spout.feed(["a", number * 1000, number])
-    spout.finish()
-    with run(windowed(spout, bolt, capture), workers):
-        assert [row[3] for row in capture.values] == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -57,16 +57,6 @@ def test_nothing_is_freed_when_all_run_and_no_slot_could_be_gained() -> None:
     assert places(view, "t") == placed
 
 
-def test_a_new_free_slot_makes_uneven_workers_bad() -> None:
-    """S4.14: one more slot could be used, so workers are compared with the even distribution."""
-    placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1", (4, 4): "a:2"}
-    view = cluster(
-        [supervisor("a", 1, 2), supervisor("b", 1)], [topology("t", singles(4), 3)], {"t": placed}
-    )
-    default(view)
-    assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1", (3, 3): "a:1", (4, 4): "a:2"}
-
-
 def test_no_workers_wanted_means_no_bad_slots() -> None:
     """S4.15."""
     view = cluster([supervisor("a", 1)], [topology("t", singles(2), 1)], {"t": {(1, 1): "a:1"}})
@@ -178,13 +168,6 @@ def test_nothing_is_said_of_slots_unless_something_moved() -> None:
     EvenScheduler().schedule(view.topologies, view)
     assert view.status == {"u": "No available slots for topology: u"}
     assert reassignment(view.topologies["t"], view) == []
-
-
-def test_executors_spread_over_nodes_before_they_share_one() -> None:
-    """S4.25."""
-    view = cluster([supervisor(name, 1, 2, 3) for name in "abc"], [topology("t", singles(4), 4)])
-    EvenScheduler().schedule(view.topologies, view)
-    assert workers_by_node(view, "t") == {"a": 2, "b": 1, "c": 1}
 
 
 @pytest.mark.parametrize("scheduler", [EvenScheduler, DefaultScheduler])

@@ -321,14 +321,6 @@ def test_the_chain_of_selectors_picks_the_worker() -> None:
     assert [sorted(each.tasks or ()) for each in slots] == [[2, 3], [4], [1]]
 
 
-def test_a_neighbour_decides_between_equals() -> None:
-    """S0.102: both have one task; the one with the input wins although it comes second."""
-    parts = [part("out", 1, "bolt", "in"), part("x", 1), part("in", 1, "spout")]
-    slots = [JStormSlot("a", "h-a", 1, {2}), JStormSlot("b", "h-b", 1, {3})]
-    TaskScheduler(context(parts, [sup("a", 1), sup("b", 1)]), {1}, slots, False, None).assign()
-    assert slots[1].tasks == {1, 3}
-
-
 def test_a_task_joins_its_worker_and_is_counted() -> None:
     """S0.103 and S0.105."""
     asked = context([part("in", 1, "spout")], [sup("a", 1)])
@@ -371,33 +363,6 @@ def test_the_result_is_a_plan() -> None:
         "a set could be changed after the plan is made"
     )
     assert len({*first, *second}) == len(first), "a plan is a value: it has a hash"
-
-
-def test_a_monitor_round_moves_whole_workers_with_a_dead_task_only() -> None:
-    old = (worker("a:1", 1, 2), worker("b:1", 3, 4))
-    asked = context(
-        [part("in", 4, "spout")],
-        [sup("a", 2, ports=2), sup("b", 2, ports=2)],
-        "MONITOR",
-        conf={"topology.workers": 2},
-        old_workers=old,
-        dead_tasks=frozenset({2}),
-    )
-    assert shown(assign_tasks(asked)) == {"a:2": [1, 2], "b:1": [3, 4]}
-
-
-def test_workers_that_cannot_be_stopped_stay_on_their_lost_supervisor() -> None:
-    old = (worker("gone:1", 1), worker("a:1", 2))
-    asked = context(
-        [part("in", 2, "spout")],
-        [sup("a", 2, ports=2)],
-        "MONITOR",
-        conf={"topology.workers": 2},
-        old_workers=old,
-        dead_tasks=frozenset({2}),
-        unstopped_tasks=frozenset({1}),
-    )
-    assert shown(assign_tasks(asked)) == {"a:2": [2], "gone:1": [1]}
 
 
 @pytest.mark.parametrize(("kind", "dead"), [("MONITOR", {1}), ("REBALANCE", set())])

@@ -44,10 +44,6 @@ def asking(
     return topology(name, [part], 1, owner=owner, conf=named)
 
 
-def nodes(view: ClusterView, name: str) -> list[str]:
-    return [where.partition(":")[0] for where in places(view, name).values()]
-
-
 def test_requests_come_from_the_component_then_the_topology_then_the_defaults() -> None:
     parts = [
         component("in", singles(1), "spout", topology__component__cpu__pcore__percent=25.0),
@@ -72,84 +68,11 @@ def test_metrics_consumers_are_known_by_their_whole_prefix() -> None:
     assert [shape.request(asked, each).on_heap for each in parts] == [7.0, 128.0, 128.0]
 
 
-def test_workers_are_as_many_as_the_heap_limit_makes_necessary() -> None:
-    view = cluster(
-        [supervisor("a", 1, 2, 3, 4, memory=4096.0, cpu=400.0)], [asking("t", 5, 256.0, 10.0)]
-    )
-    schedule(view)
-    sizes = sorted(len(each) for each in view.placement("t").executors_by_slot.values())
-    assert sizes == [2, 3]  # 768 MB hold three executors of 256
-
-
-def test_a_node_is_never_given_more_than_it_has() -> None:
-    view = cluster(
-        [supervisor(name, 1, 2, memory=512.0, cpu=100.0) for name in "ab"],
-        [asking("t", 4, 128.0, 50.0)],
-    )
-    schedule(view)
-    assert sorted(nodes(view, "t")) == ["a", "a", "b", "b"]
-
-
 def test_a_topology_that_cannot_fit_is_not_placed_in_part() -> None:
     view = cluster([supervisor("a", 1, 2, memory=512.0, cpu=100.0)], [asking("t", 3, 128.0, 50.0)])
     schedule(view)
     assert places(view, "t") == {}
     assert "CPU %: 150 required, 100 left" in view.status["t"]
-
-
-def test_generic_resources_count_and_rare_ones_are_kept_for_those_who_ask() -> None:
-    plain = asking("plain", 1, 128.0, 10.0)
-    keen = topology(
-        "gpu",
-        [
-            ComponentView(
-                "in", "spout", singles(1), {"topology.component.resources.map": {"gpu.count": 1.0}}
-            )
-        ],
-        1,
-        owner="ann",
-        conf={"topology.priority": 29},
-    )
-    offers = [
-        supervisor("a", 1, 2, memory=1024.0, cpu=100.0, gpu=1.0),
-        supervisor("b", 1, memory=1024.0, cpu=100.0),
-    ]
-    view = schedule(cluster(offers, [plain, keen]))
-    assert (nodes(view, "plain"), nodes(view, "gpu")) == (["b"], ["a"])
-
-
-def test_a_lesser_topology_is_evicted_for_a_greater_one() -> None:
-    great = asking("great", 2, 256.0, 50.0, topology__priority=0)
-    small = asking("small", 2, 256.0, 50.0, topology__priority=20)
-    view = cluster(
-        [supervisor("a", 1, 2, memory=512.0, cpu=100.0)],
-        [great, small],
-        {"small": {(1, 1): "a:1", (2, 2): "a:1"}},
-    )
-    schedule(view)
-    assert nodes(view, "great") == ["a", "a"]
-    assert (places(view, "small"), view.evicted) == ({}, ["small"])
-
-
-def test_nobody_is_evicted_in_vain() -> None:
-    great = asking("great", 9, 256.0, 50.0, topology__priority=0)
-    small = asking("small", 2, 256.0, 50.0, topology__priority=20)
-    placed = {(1, 1): "a:1", (2, 2): "a:1"}
-    view = cluster(
-        [supervisor("a", 1, 2, memory=512.0, cpu=100.0)], [great, small], {"small": placed}
-    )
-    schedule(view)
-    assert (places(view, "small"), view.evicted, places(view, "great")) == (placed, [], {})
-
-
-def test_users_below_their_guarantee_come_first() -> None:
-    rich = asking("rich", 2, 256.0, 50.0, owner="ann")
-    poor = asking("poor", 2, 256.0, 50.0, owner="bob")
-    view = cluster([supervisor("a", 1, 2, memory=512.0, cpu=100.0)], [rich, poor])
-    schedule(
-        view, **{"resource.aware.scheduler.user.pools": {"bob": {"cpu": 100.0, "memory": 512.0}}}
-    )
-    assert (len(places(view, "poor")), len(places(view, "rich"))) == (2, 0)
 
 
 def test_a_resource_that_no_supervisor_declares_is_left_out_of_the_order_of_users() -> None:
@@ -171,18 +94,6 @@ def test_a_resource_that_no_supervisor_declares_is_left_out_of_the_order_of_user
         assert {name for name in ("rich", "poor", "rare") if places(view, name)} == {first}
 
 
-def test_first_in_first_out_serves_the_newest_first() -> None:
-    """As Storm orders them: the oldest are the last in the order, and the first to be evicted."""
-    parts = [ComponentView("in", "spout", singles(2), {HEAP: 256.0, CPU: 50.0})]
-    old, new = (
-        topology(name, parts, 1, owner="ann", uptime_ms=age)
-        for name, age in (("old", 9000), ("new", 1000))
-    )
-    view = cluster([supervisor("a", 1, 2, memory=512.0, cpu=100.0)], [old, new])
-    schedule(view, **{"resource.aware.scheduler.priority.strategy": "fifo"})
-    assert (len(places(view, "new")), len(places(view, "old"))) == (2, 0)
-
-
 def test_executors_are_ordered_by_connections_or_by_proximity() -> None:
     parts = [
         component("in", executors((1, 1), (2, 2)), "spout"),
@@ -201,24 +112,6 @@ def test_executors_are_ordered_by_connections_or_by_proximity() -> None:
         6,
     ]
     assert [each.first_task for each in by_proximity(asked, missing)] == [1, 3, 7, 4, 2, 5, 6]
-
-
-def test_constraints_hold_and_the_search_steps_back_for_them() -> None:
-    parts = [component("in", singles(2), "spout"), component("out", singles(2, 3), "bolt", "in")]
-    conf = {
-        "topology.scheduler.strategy": "constraint",
-        "topology.ras.constraints": {
-            "in": {"maxNodeCoLocationCnt": 1, "incompatibleComponents": ["out"]}
-        },
-    }
-    view = cluster(
-        [supervisor(name, 1, 2, memory=1024.0, cpu=100.0) for name in "ab"],
-        [topology("t", parts, 1, owner="ann", conf=conf)],
-    )
-    schedule(view)
-    found = places(view, "t")
-    assert {found[(1, 1)][0], found[(2, 2)][0]} == {"a", "b"}
-    assert not {found[(1, 1)], found[(2, 2)]} & {found[(3, 3)], found[(4, 4)]}
 
 
 def test_an_impossible_constraint_is_said() -> None:
@@ -252,55 +145,6 @@ def test_malformed_constraints_fail_their_topology_alone(rule: object) -> None:
     view = schedule(cluster([supervisor("a", 1, 2, memory=999.0, cpu=100.0)], [bad, good]))
     assert "topology.ras.constraints" in view.status["bad"]
     assert len(places(view, "good")) == 1
-
-
-def test_round_robin_deals_a_component_over_nodes_free_of_others() -> None:
-    asked = topology(
-        "t", singles(3), 1, owner="ann", conf={"topology.scheduler.strategy": "round-robin"}
-    )
-    other = topology("other", singles(1), 1, owner="ann")
-    view = cluster(
-        [supervisor(name, 1, 2, memory=1024.0, cpu=100.0) for name in "abcd"],
-        [asked, other],
-        {"other": {(1, 1): "a:1"}},
-    )
-    schedule(view)
-    assert "a" not in nodes(view, "t")
-
-
-def test_ackers_are_bound_to_new_workers() -> None:
-    parts = [
-        ComponentView("in", "spout", singles(2), {HEAP: 512.0}),
-        component("__acker", singles(2, 3), "system"),
-    ]
-    view = cluster(
-        [supervisor("a", 1, 2, memory=4096.0, cpu=100.0)], [topology("t", parts, 1, owner="ann")]
-    )
-    schedule(view)
-    workers = view.placement("t").executors_by_slot.values()
-    assert sorted(sorted(each.first_task for each in worker) for worker in workers) == [
-        [1, 3],
-        [2, 4],
-    ]
-
-
-def test_favored_nodes_are_tried_first_and_greylisted_ones_last() -> None:
-    offers = [supervisor(name, 1, memory=1024.0, cpu=100.0) for name in "abc"]
-    liked = asking("t", 1, 128.0, 10.0, topology__scheduler__favored__nodes=["host-c"])
-    assert nodes(schedule(cluster(offers, [liked])), "t") == ["c"]
-    plain = asking("t", 1, 128.0, 10.0)
-    assert nodes(schedule(cluster(offers, [plain], greylisted_hosts=["host-a"])), "t") == ["b"]
-
-
-def test_one_executor_or_one_component_per_worker() -> None:
-    parts = [component("in", singles(2), "spout"), component("out", singles(1, 3), "bolt", "in")]
-    offers = [supervisor("a", 1, 2, 3, memory=4096.0, cpu=100.0)]
-    for rule, workers in (
-        ("topology.ras.one.executor.per.worker", 3),
-        ("topology.ras.one.component.per.worker", 2),
-    ):
-        view = schedule(cluster(offers, [topology("t", parts, 1, owner="ann", conf={rule: True})]))
-        assert len(view.placement("t").executors_by_slot) == workers
 
 
 def test_a_topology_without_owner_spout_or_known_strategy_is_left_alone() -> None:
@@ -345,14 +189,6 @@ def rounds(scheduler: BlacklistScheduler, *shown: str, spare: str = "xyz") -> li
     return found
 
 
-def test_a_supervisor_that_is_often_missing_is_blacklisted_and_resumes() -> None:
-    """Resumed after three rounds, blacklisted at once since the window still shows both failures,
-    resumed again.
-    """
-    found = rounds(watched(tolerance_count=2, resume=30), "ab", "a", "ab", "a", *["ab"] * 7)
-    assert found == [()] * 4 + [("host-b",)] * 5 + [()] * 2
-
-
 def test_a_resume_time_below_one_round_ends_in_the_next_round() -> None:
     """Storm counts zero rounds and never resumes; the comparison excuses it (NEVER_RESUMES)."""
     scheduler = watched(
@@ -365,17 +201,6 @@ def test_a_supervisor_gone_for_the_whole_window_is_forgotten() -> None:
     scheduler = watched(tolerance_count=3, resume=1800)
     rounds(scheduler, "ab", *["a"] * 7)
     assert "b" not in scheduler._known
-
-
-def test_a_bad_port_counts_against_its_supervisor() -> None:
-    scheduler = watched(tolerance_count=1, resume=60)
-    for ports in ((1, 2), (1,)):
-        view = cluster(
-            [supervisor("a", *ports), supervisor("b", 1)], [topology("t", singles(1), 1)]
-        )
-        scheduler.schedule(view.topologies, view)
-    assert scheduler.blacklisted_hosts == ("host-a",)
-    assert places(view, "t") == {(1, 1): "b:1"}
 
 
 def test_hosts_are_released_when_slots_are_short() -> None:

@@ -152,13 +152,6 @@ def test_each_link_of_the_chain_decides_where_those_before_it_do_not(
     assert chosen("out", tasks_at) == wanted, why
 
 
-def test_neighbours_on_the_supervisor_decide_between_workers_alike() -> None:
-    """S0.102: both supervisors hold three tasks, but only b holds inputs."""
-    assert (
-        chosen("out", {"a_1": ["x"], "a_2": ["x", "x"], "b_1": ["x"], "b_2": ["in", "x"]}) == "b_1"
-    )
-
-
 def test_neighbours_are_nothing_to_the_platforms_own_components() -> None:
     """S0.102: system components are placed by counts alone."""
     assert chosen("out", {"a_1": ["x"], "b_1": ["in"]}, is_system=True) == "a_1"

@@ -16,10 +16,7 @@ import pytest
 from sparkstorm.common.errors import SlotsUnavailableError
 from sparkstorm.common.model.assignment import SupervisorInfo, WorkerSlot
 from sparkstorm.common.model.failure import FailureKind
-from sparkstorm.common.model.requests import LogConfig, LogLevel
 from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.control_plane.cluster import paths
-from sparkstorm.control_plane.scheduling.reconcile import restarted
 from sparkstorm.control_plane.supervisor.node_dir import NodeDir
 from sparkstorm.control_plane.supervisor.supervisor import read_local_assignments
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
@@ -277,18 +274,6 @@ def test_whatever_is_killed_launches_only_grow(bench: SlotBench, start: Start) -
     assert printed == sorted(set(printed)) and set(launches) <= set(printed)
 
 
-def test_a_damaged_local_file_stops_nobody(bench: SlotBench, start: Start) -> None:
-    node_dir = NodeDir(Path(bench.spec.local_dir), "node-1")
-    node_dir.worker_state(6700).path.write_text("half a rec")
-    node_dir.local_state.path.write_text("[")
-    bench.submit("words-1", [FIRST])
-    start()
-    bench.wait_running("words-1", FIRST)
-    wait_until(
-        lambda: set(read_local_assignments(node_dir)) == {6700}, "local state written afresh"
-    )
-
-
 def test_a_status_reaches_the_worker(bench: SlotBench, start: Start) -> None:
     bench.submit("words-1", [FIRST])
     start()
@@ -298,38 +283,6 @@ def test_a_status_reaches_the_worker(bench: SlotBench, start: Start) -> None:
         "words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "INACTIVE"]
     )
     assert after.pid == first.pid
-
-
-def test_log_levels_reach_the_worker_and_the_one_that_follows_it(
-    bench: SlotBench, start: Start
-) -> None:
-    assignment = bench.submit("words-1", [FIRST])
-    start()
-    first = bench.wait_running("words-1", FIRST)
-    bench.state.write_log_config(LogConfig("words-1", {"app": LogLevel("DEBUG")}))
-    bench.wait_beat(
-        "words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "{'app': 'DEBUG'}"]
-    )
-    bench.state.write_assignment(restarted(assignment, [FIRST], 0))
-    after = bench.wait_beat(
-        "words-1",
-        FIRST,
-        lambda beat: (
-            beat.pid != first.pid and beat.stats.get("statuses") == ["ACTIVE", "{'app': 'DEBUG'}"]
-        ),
-    )
-    assert after.launch > first.launch and after.assignment_version == 2
-
-
-def test_a_new_version_of_the_same_part_leaves_the_worker_alone(
-    bench: SlotBench, start: Start
-) -> None:
-    assignment = bench.submit("words-1", [FIRST])
-    start()
-    first = bench.wait_running("words-1", FIRST)
-    bench.state.write_assignment(replace(assignment, version=2))
-    after = bench.wait_beat("words-1", FIRST, lambda beat: beat.assignment_version == 2)
-    assert (after.pid, after.state) == (first.pid, "RUNNING")
 
 
 def test_new_code_replaces_the_worker(bench: SlotBench, start: Start) -> None:
@@ -395,18 +348,6 @@ def test_a_row_that_kills_is_parked_after_three_deaths(bench: SlotBench, start: 
     assert texts() == [died, where, where, where, "row 5 parked"]
 
 
-def test_errors_of_components_land_in_the_tree(bench: SlotBench, start: Start) -> None:
-    bench.submit("words-1", [FIRST])
-    start("reports_an_error")
-    wait_until(lambda: bench.state.read_errors("words-1", "count"), "error")
-    (error,) = bench.state.read_errors("words-1", "count")
-    assert (error.task, error.place, error.text) == (
-        3,
-        "node-1:6700 (test-host)",
-        "ValueError: not a word",
-    )
-
-
 def test_the_stop_node_ends_slots_and_workers_gently(bench: SlotBench, start: Start) -> None:
     bench.submit("words-1", [FIRST])
     slots = start(count=2)
@@ -416,28 +357,6 @@ def test_the_stop_node_ends_slots_and_workers_gently(bench: SlotBench, start: St
     bench.state.store.put(bench.spec.stop_path, b"")
     wait_until(lambda: all(map(is_gone, [first.pid, *pids])), "end of all")
     assert bench.state.supervisor_ids() == [] and "words-1: worker" not in bench.logs()
-
-
-def test_a_tampered_assignment_moves_nobody(bench: SlotBench, start: Start) -> None:
-    bench.submit("words-1", [FIRST])
-    start()
-    first = bench.wait_running("words-1", FIRST)
-    bench.state.store.put(paths.assignment("words-1"), b"sparkstorm-2 json 0000\n{}")
-    bench.state.update_base("words-1", lambda base: replace(base, status=TopologyStatus.INACTIVE))
-    after = bench.wait_beat(
-        "words-1", FIRST, lambda beat: beat.stats.get("statuses") == ["ACTIVE", "INACTIVE"]
-    )
-    assert after.pid == first.pid and "signature" in bench.logs()
-
-
-def test_a_missing_blob_is_fetched_as_soon_as_it_is_there(bench: SlotBench, start: Start) -> None:
-    assignment = bench.submit("words-1", [FIRST])
-    bench.blobs.delete(assignment.code_key)
-    start()
-    bench.wait_beat("words-1", FIRST, lambda beat: beat.state == "WAITING_FOR_BLOB")
-    wait_until(lambda: "there is no such blob" in bench.logs(), "complaint")
-    bench.blobs.put(b"code", 0)
-    bench.wait_running("words-1", FIRST)
 
 
 def test_more_slots_than_ports_are_refused_at_once(bench: SlotBench) -> None:
