@@ -52,6 +52,32 @@ def test_without_a_tier_every_test_runs(tests: pytest.Pytester) -> None:
     assert tests.inline_run("-p", "tests.tiers").countoutcomes() == [11, 0, 0]
 
 
+PROPERTY = """
+from hypothesis import given, settings, strategies as st
+from tests.tiers import examples
+
+seen = {"own": [], "default": []}
+
+@settings(max_examples=examples(80))
+@given(number=st.integers())
+def test_own(number): seen["own"].append(number)
+
+@given(number=st.integers())
+def test_default(number): seen["default"].append(number)
+
+def test_numbers(): assert [len(each) for each in seen.values()] == WANTED
+"""
+
+
+@pytest.mark.parametrize(("tier", "wanted"), [("commit", [20, 25]), ("all", [80, 100])])
+def test_of_a_property_a_commit_run_draws_a_quarter_of_the_examples(
+    pytester: pytest.Pytester, tier: str, wanted: list[int]
+) -> None:
+    pytester.makepyfile(PROPERTY.replace("WANTED", str(wanted)))
+    done = pytester.runpytest_inprocess("-p", "tests.tiers", "--tier", tier)
+    done.assert_outcomes(passed=3)
+
+
 def test_every_case_is_taken_by_one_of_four_commits() -> None:
     for number in range(10):
         assert sum(is_taken(number, commit) for commit in range(SHARE)) == 1

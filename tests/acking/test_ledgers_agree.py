@@ -22,6 +22,7 @@ from sparkstorm.data_plane.acking.batch import columns_of
 from sparkstorm.data_plane.acking.ledger import DictLedger
 from sparkstorm.data_plane.acking.table_ledger import Ledger, TableLedger
 from tests.acking.messages import acked, failed, rows_of
+from tests.tiers import examples
 
 # Few roots and few values: batches meet, values return to 0, roots come again.
 ROOTS = st.integers(1, 60) | st.sampled_from([1 << 62, (1 << 63) - 1])
@@ -148,6 +149,9 @@ class LedgersAgree(RuleBasedStateMachine):
 def test_the_table_says_and_holds_what_the_dict_does() -> None:
     slow = [HealthCheck.too_slow]
     thorough = settings(
-        max_examples=40, stateful_step_count=25, derandomize=True, suppress_health_check=slow
+        max_examples=examples(40),
+        stateful_step_count=25,
+        derandomize=True,
+        suppress_health_check=slow,
     )
     run_state_machine_as_test(LedgersAgree, settings=thorough)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sparkstorm.api import value_columns
 from sparkstorm.api.value_columns import plain_values
 from sparkstorm.common.errors import CodecError
+from tests.tiers import examples
 
 BERLIN = "Europe/Berlin"
 Column = tuple[pa.DataType, st.SearchStrategy[Any]]
@@ -95,7 +96,7 @@ def _read(read: Callable[[Any], list[Any]], column: pa.Array) -> Any:
         return str(error)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(arrow_columns())
 def test_columns_are_read_as_cell_by_cell(column: pa.Array) -> None:
     expected = _read(value_columns._one_by_one, column)

@@ -32,6 +32,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.replay import EventTime, LocalResults, replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, complete_topology
+from tests.tiers import examples
 
 CONF = {"topology.max.retries": 1, "topology.workers": 2}
 BOLTS = ("split", "count", "last", "sums", "members")
@@ -193,7 +194,7 @@ def parked(letters: Any) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(lines=LINES, tasks=st.integers(1, 3), seed=st.integers(0, 9))
 def test_a_live_run_of_functions_is_that_of_classes(
     lines: list[Line], tasks: int, seed: int
@@ -210,7 +211,7 @@ def test_a_live_run_of_functions_is_that_of_classes(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(lines=LINES, tasks=st.integers(1, 3), is_timed=st.booleans(), skip_bad=st.booleans())
 def test_a_replay_of_functions_is_that_of_classes(
     lines: list[Line], tasks: int, is_timed: bool, skip_bad: bool
@@ -233,7 +234,7 @@ def test_a_replay_of_functions_is_that_of_classes(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     lines=LINES, kills=st.lists(st.tuples(st.integers(0, 12), st.sampled_from(BOLTS)), max_size=3)
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.cli import main
 from sparkstorm.extensions.laboratory.form.solve import answer_to
+from tests.tiers import examples
 
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
 PROBLEMS = [json.loads(path.read_text()) for path in sorted(WORKED.glob("*.problem.json"))]
@@ -118,7 +119,7 @@ MARK = "\u2301mark\u2301"
 
 
 @given(st.data())
-@settings(LAX, max_examples=150)
+@settings(LAX, max_examples=examples(150))
 def test_any_mutation_of_a_good_problem_has_an_answer(data: st.DataObject) -> None:
     """One to three parts become an odd literal, another part of the problem, or nothing."""
     problem = copy.deepcopy(data.draw(st.sampled_from(PROBLEMS)))

@@ -15,6 +15,7 @@ from sparkstorm.common.errors import FencedError, StoreRolledBackError
 from sparkstorm.data_plane.transport.base import START, Commit, Cursor
 from sparkstorm.extensions.embedded import RedisServer
 from tests.contracts.benches import Bench, LocalBench, RedisBench, read
+from tests.tiers import examples
 
 pytestmark = pytest.mark.system
 TASKS = (1, 2)
@@ -124,7 +125,7 @@ class History:
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -58,6 +58,7 @@ from sparkstorm.data_plane.worker import epoch as epochs
 from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
 from sparkstorm.data_plane.worker.tasks import spout_task
 from sparkstorm.data_plane.worker.tasks.spout_task import SpoutCollector
+from tests.tiers import examples
 from tests.transport.values import values
 
 SOURCE = Path(compiled.__file__).with_name("_core.c")
@@ -593,7 +594,7 @@ class Piece:
 
 
 @pytest.mark.skipif(compiled.core is None, reason=compiled.description)
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(st.lists(values | st.sampled_from([Piece(), object()]), max_size=40), st.integers(1, 20))
 def test_rows_weigh_what_they_do_plainly(items: list[Any], most: int) -> None:
     rows = [(item if isinstance(item, Piece) else (item, "caf\u00e9"), 0, None) for item in items]

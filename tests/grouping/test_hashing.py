@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from sparkstorm.common.grouping import hashing
 from sparkstorm.common.grouping.hashing import canonical_bytes, stable_hash
 from sparkstorm.common.model.compiled import core, description
+from tests.tiers import examples
 from tests.transport.values import values
 
 # Written down once. A topology that is upgraded finds its keys' state only while these stay.
@@ -77,7 +78,7 @@ ODD: list[Any] = [
 
 
 @given(values | st.tuples(values, values) | st.sampled_from(ODD))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_the_core_hashes_as_its_twin(value: Any) -> None:
     assert stable_hash(value) == hashing._stable_hash(value)
 
@@ -129,7 +130,7 @@ def test_values_that_a_dict_takes_for_one_hash_alike(group: tuple[Any, ...]) -> 
     assert len({stable_hash(value) for value in group}) == 1
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(values, values)
 def test_different_values_have_different_spellings_and_equal_ones_the_same(
     one: Any, other: Any

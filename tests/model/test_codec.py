@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from sparkstorm.common.errors import CodecError, InvalidConfigError, MalformedFrameError
 from sparkstorm.common.model.compiled import core, description
 from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN, Codec
+from tests.tiers import examples
 from tests.transport.values import values
 
 CODEC = Codec()
@@ -37,7 +38,7 @@ class Word(str):
     __slots__ = ()
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=examples(300), derandomize=True)
 @given(values)
 def test_what_normalise_returns_is_what_the_other_side_reads(value: Any) -> None:
     normal = CODEC.normalise(value)
@@ -94,7 +95,7 @@ def outcome(codec: Codec, value: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.skipif(core is None, reason=description)
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(
     st.lists(values | st.sampled_from(ODD), max_size=3),
     st.sampled_from(["bare", "list", "mapping"]),

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from sparkstorm.common.errors import CodecError
 from sparkstorm.common.model.compiled import core, description
 from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN, Codec
+from tests.tiers import examples
 from tests.transport.values import values
 
 pytestmark = pytest.mark.skipif(core is None, reason=description)
@@ -55,7 +56,7 @@ def require_equal(value: Any) -> None:
     assert shown(core.unpack(memoryview(b"head" + packed)[4:])) == shown(found)
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=examples(300), derandomize=True)
 @given(values)
 def test_values_have_the_bytes_of_the_twin_and_come_back_as_there(value: Any) -> None:
     require_equal(value)
@@ -172,7 +173,7 @@ dated: st.SearchStrategy[Any] = (
 )
 
 
-@settings(max_examples=600, derandomize=True)
+@settings(max_examples=examples(600), derandomize=True)
 @given(st.recursive(dated | values, lambda inner: st.lists(inner, max_size=3), max_leaves=4))
 def test_dates_decimals_and_ids_are_those_of_the_twin(value: Any) -> None:
     def said(normalise: Callable[[Any], Any]) -> Any:
@@ -243,7 +244,7 @@ damaged = st.one_of(
 )
 
 
-@settings(max_examples=2000, derandomize=True)
+@settings(max_examples=examples(2000), derandomize=True)
 @given(damaged)
 @example(b"\xc7\x0b\x02\xaa2024-02-30")
 @example(b"\xc7\x0c\x02\xaa2024-02-20x")
@@ -374,7 +375,7 @@ RECORDS = st.recursive(
 )
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(max_examples=examples(100), derandomize=True)
 @given(st.lists(RECORDS, max_size=4))
 def test_mappings_with_the_keys_of_former_ones_are_read_as_by_the_twin(records: list[Any]) -> None:
     # each a second time, when its keys are known, and with the same keys in another order

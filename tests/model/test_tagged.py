@@ -23,6 +23,7 @@ from sparkstorm.common.model.values.tagged import (
     to_json,
 )
 from tests.model.test_codec import same
+from tests.tiers import examples
 from tests.transport.values import values
 
 HARD: list[Any] = [
@@ -74,7 +75,7 @@ def test_hard_values_come_back_as_they_were(value: Any) -> None:
     assert math.copysign(1, from_json(to_json(-0.0))) == -1
 
 
-@settings(max_examples=400, derandomize=True)
+@settings(max_examples=examples(400), derandomize=True)
 @given(values)
 def test_every_value_comes_back_as_it_was(value: Any) -> None:
     normal = Codec().normalise(value)
@@ -83,14 +84,14 @@ def test_every_value_comes_back_as_it_was(value: Any) -> None:
     assert "\n" not in line and same(from_json(line), normal)
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200), derandomize=True)
 @given(st.lists(st.tuples(st.text(max_size=5), values), max_size=5, unique_by=lambda pair: pair[0]))
 def test_a_row_is_written_as_the_mapping_of_its_fields(pairs: list[tuple[str, Any]]) -> None:
     row = {name: Codec().normalise(value) for name, value in pairs}
     assert row_writer(list(row))(list(row.values())) == to_json(row)
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=examples(300), derandomize=True)
 @given(
     st.text()
     | st.text(st.sampled_from('{}[]":$,0.e-nullmapfotbys')).map(lambda text: MARK + text + "}")

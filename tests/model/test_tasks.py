@@ -24,6 +24,7 @@ from sparkstorm.common.model.tasks import (
     tasks_by_component,
 )
 from sparkstorm.common.model.topology import ACKER, Component, Topology
+from tests.tiers import examples
 
 
 def topology(**parallelism: int | tuple[int, int]) -> Topology:
@@ -178,7 +179,7 @@ COMPONENTS = st.dictionaries(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(COMPONENTS, st.integers(2, 4))
 def test_no_executor_has_tasks_of_two_cells_and_every_cell_has_some(
     sizes: dict[str, tuple[int, int]], cells: int

@@ -23,6 +23,7 @@ from sparkstorm.common.model.values import value_types
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.model.values.tagged import from_json, to_json
 from sparkstorm.common.model.values.value_types import RegisteredValue, check_serializers, register
+from tests.tiers import examples
 from tests.transport.values import scalars
 
 CODEC = Codec()
@@ -121,7 +122,7 @@ def same(one: Any, other: Any) -> bool:
     return str(one) == str(other) if isinstance(one, Decimal) else bool(one == other)
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=examples(300), derandomize=True)
 @given(values)
 def test_every_value_comes_back_from_bytes_and_from_text_as_it_was(value: Any) -> None:
     normal = CODEC.normalise(value)
@@ -132,7 +133,7 @@ def test_every_value_comes_back_from_bytes_and_from_text_as_it_was(value: Any) -
     assert same(from_json(to_json(normal)), normal)
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=examples(300), derandomize=True)
 @given(keys)
 def test_equal_keys_hash_alike_wherever_they_are(key: Any) -> None:
     assert stable_hash(CODEC.unpack(CODEC.pack(CODEC.normalise(key)))) == stable_hash(key)

@@ -90,6 +90,7 @@ def test_a_replay_gives_what_the_live_run_gives(block: int) -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
+@pytest.mark.sampled
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("seed", "skip_bad"),

@@ -156,6 +156,7 @@ def files(random: Random, folder: Path, format: str) -> Path:
     return folder
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("format", DATA)
 @pytest.mark.parametrize("seed", range(40))
 def test_parts_of_files_hold_what_their_source_emits_of_the_whole(

@@ -92,6 +92,7 @@ def live_from(
         return capture, {bolt.id: cluster.state(bolt.id) for bolt in topology.bolts}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("seed", range(4))
@@ -116,6 +117,7 @@ def test_a_replay_from_a_savepoint_equals_one_uninterrupted_run(
     assert dict(rest.states) == dict(whole.states)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_back_fill_from_a_savepoint_goes_on_live_as_one_uninterrupted_run(
@@ -243,6 +245,7 @@ def test_states_of_a_savepoint_with_open_windows_are_not_taken_in_silence(tmp_pa
         checkpoint_states(tmp_path / "saved")
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 def test_on_spark_a_replay_from_a_savepoint_equals_one_uninterrupted_run(
     spark: SparkSession, tmp_path: Path

@@ -162,6 +162,7 @@ def test_late_rows_behind_several_tasks_of_a_spout_are_warned_about() -> None:
     assert in_order.warnings == ()
 
 
+@pytest.mark.nightly
 @pytest.mark.system
 @pytest.mark.parametrize("shape", ["data", "bolts that change times"])
 def test_on_spark_the_same_rows_are_late_in_one_partition_and_in_four(

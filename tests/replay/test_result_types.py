@@ -33,6 +33,7 @@ from sparkstorm.replay.tasks.chunks import KEPT_STATE, ChunkWriter
 from tests.api.test_column_values import arrow_columns
 from tests.model.test_codec import same
 from tests.replay.bolts import Count, Source, Split, word_count
+from tests.tiers import examples
 from tests.transport.values import scalars, values
 
 UNDECLARED = [("key", None), ("value", None)]
@@ -101,7 +102,7 @@ def test_values_of_several_types_are_tagged_and_read_back_as_they_were(column: l
     assert found == "large_string" and same(cells, column)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None, derandomize=True)
 @given(st.lists(values, max_size=5))
 def test_any_column_reads_back_as_it_was(column: list[Any]) -> None:
     normal = Codec().normalise(column)
@@ -208,7 +209,7 @@ keys = (
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(keys, values), max_size=6)
     | st.lists(st.tuples(st.text(max_size=4), st.integers(0, 9)), max_size=6)
@@ -391,7 +392,7 @@ def made(make: Any, *arguments: Any) -> Any:
 ODD: list[Any] = [1, "a", {}, [None], {"f0": 1}, (1, 2), {None: 1}]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     arrow_columns(),
     st.booleans(),

@@ -46,6 +46,7 @@ from sparkstorm.replay import replay_locally
 from sparkstorm.replay.results.types import problem_with, result_type, state_values, typed_array
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from tests.model.test_value_types import Colour, Order, values
+from tests.tiers import examples
 
 
 class Level(enum.IntEnum):
@@ -262,7 +263,7 @@ def test_rows_of_all_types_together_are_the_same_in_a_replay_and_in_files(tmp_pa
     by_results(EVERY)
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=examples(300), derandomize=True, deadline=None)
 @given(values)
 def test_any_value_is_the_same_in_a_column_and_a_result(value: Any) -> None:
     normal = CODEC.normalise(value)

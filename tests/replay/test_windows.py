@@ -170,6 +170,7 @@ def test_a_bolt_that_asks_for_the_watermark_is_warned_of_behind_a_bolt_too() -> 
     assert [(w.component, w.cause) for w in replayed.warnings] == [("w0", "timers")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("seed", range(5))

@@ -63,6 +63,7 @@ def zoned(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[Spark
     spark.conf.set("spark.sql.session.timeZone", str(former))
 
 
+@pytest.mark.sampled
 @pytest.mark.system
 @pytest.mark.parametrize("event_time", [None, "at"])
 def test_moments_are_keys_values_and_times_as_live_in_every_zone_of_a_session(

@@ -22,6 +22,7 @@ from sparkstorm.control_plane.scheduling.placement import Placement
 from sparkstorm.control_plane.scheduling.round import plan_round
 from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
 from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, RoundPlan, Snapshot
+from tests.tiers import examples
 
 SPOUT, BOLT = (
     ComponentOutline("spout"),
@@ -61,7 +62,7 @@ HAPPENINGS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @example([("calm", 0), ("supervisors", 1), ("die", 1), ("rebalance", 2)], JStormScheduler)
 @given(
     st.lists(HAPPENINGS, max_size=12),

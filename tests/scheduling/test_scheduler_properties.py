@@ -22,6 +22,7 @@ from sparkstorm.control_plane.scheduling.view import ClusterView
 from sparkstorm.extensions.laboratory import generate, moved
 from sparkstorm.extensions.laboratory.form.jstorm_problem import context_from
 from sparkstorm.extensions.laboratory.form.storm_problem import Problem, problem_from
+from tests.tiers import examples
 
 pytestmark = pytest.mark.sampled
 
@@ -222,7 +223,7 @@ def test_blacklisted_hosts_get_nothing_new(seed: int) -> None:
             assert view.supervisors[slot.node].host not in scheduler.blacklisted_hosts
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_jstorm_places_every_task_once_on_a_port_of_its_own(seed: int) -> None:
     context = context_from(GENERATORS["jstorm"](Random(seed)))
@@ -246,7 +247,7 @@ def test_jstorm_places_every_task_once_on_a_port_of_its_own(seed: int) -> None:
     assert set(tasks) == set(context.component_by_task) or context.unstopped_tasks
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_jstorm_spreads_new_tasks_within_one(seed: int) -> None:
     problem = GENERATORS["jstorm"](Random(seed))

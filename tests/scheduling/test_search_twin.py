@@ -21,6 +21,7 @@ from sparkstorm.control_plane.scheduling.resource.search import Search, SearchRe
 from sparkstorm.control_plane.scheduling.resource.strategies import strategy_of
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from sparkstorm.extensions.laboratory.form.storm_problem import problem_from
+from tests.tiers import examples
 
 SEEDS = st.integers(0, 10**9)
 STATES = 150
@@ -69,7 +70,7 @@ def left_node_after_node(ledger: ResourceLedger) -> Vector:
     return left
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_what_the_cluster_has_left_is_the_same_sum_to_the_last_bit(seed: int) -> None:
     for view, topology in views(seed):
@@ -84,7 +85,7 @@ def test_what_the_cluster_has_left_is_the_same_sum_to_the_last_bit(seed: int) ->
         assert ledger.left_in_cluster() == left_node_after_node(ledger)
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(seed=SEEDS)
 def test_a_workers_load_as_it_grew_is_what_its_executors_add_up_to(seed: int) -> None:
     for view, topology in views(seed):

@@ -28,6 +28,7 @@ from sparkstorm.control_plane.supervisor.slot_machine import (
     settle,
     step,
 )
+from tests.tiers import examples
 
 TIMING = Timing()
 WORDS = LocalAssignment(
@@ -200,7 +201,7 @@ OBSERVATIONS = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(OBSERVATIONS, max_size=60))
 def test_whatever_happens_there_is_one_child_and_no_wait_without_end(
     events: list[tuple[object, ...]],

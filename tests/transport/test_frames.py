@@ -22,6 +22,7 @@ from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.model.values.unfolding import require_bounded, weigh
 from sparkstorm.data_plane.transport import frames
 from sparkstorm.data_plane.transport.frames import AckerMessages, RowFrame, SettledRoots
+from tests.tiers import examples
 from tests.transport.values import values
 
 CODEC = Codec({complex: ("complex", lambda v: [v.real, v.imag], lambda v: complex(*v))})
@@ -46,7 +47,7 @@ def failed(text: str) -> Failure:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(st.data())
 def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
     width, count = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 6))
@@ -92,7 +93,7 @@ def test_rows_come_back_as_they_went(data: st.DataObject) -> None:
     st.dictionaries(IDS, st.text("abc'\n é", max_size=9).map(failed), max_size=3),
     st.lists(IDS, max_size=3),
 )
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 def test_acker_messages_and_verdicts_come_back_as_they_went(
     inits: list[tuple[int, int, int]],
     acks: list[tuple[int, int]],

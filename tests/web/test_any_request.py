@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from sparkstorm.web.actions import _COMMANDS
 from sparkstorm.web.openapi import _ACTIONS, ERROR, OPERATIONS, openapi
+from tests.tiers import examples
 from tests.web.served import Served, served
 
 _DOCUMENT = openapi()
@@ -106,7 +107,7 @@ def test_any_question_is_answered_as_described_or_refused() -> None:
         at.run.feed(5)
 
         @given(data=st.data())
-        @settings(max_examples=150)
+        @settings(max_examples=examples(150))
         def ask_any(data: st.DataObject) -> None:
             _ask(at, data)
 

@@ -28,6 +28,7 @@ from sparkstorm.data_plane.transport.keys import prefix_of
 from sparkstorm.data_plane.transport.progress import Progress
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.local_topology import LocalTopology
+from tests.tiers import examples
 from tests.topologies import Count
 from tests.worker.building import Collecting, Pass, chain
 
@@ -169,7 +170,7 @@ DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=HOSTILE)
 def test_a_decoder_returns_a_record_or_refuses_with_a_sentence(name: str, data: bytes) -> None:
     refusal(lambda: DECODERS[name](data))
@@ -191,7 +192,7 @@ def inject(topology: LocalTopology, task: int, data: bytes) -> None:
     keys.stream.append((keys.last_number, data))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     hostile=st.lists(st.tuples(st.integers(0, 20), HOSTILE), min_size=1, max_size=6),
     workers=st.integers(1, 3),
@@ -246,7 +247,7 @@ class Batching(Collecting):
         pass
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     data=HOSTILE, what=st.sampled_from(["journal", "held", "progress"]), place=st.integers(0, 20)
 )

@@ -17,6 +17,7 @@ from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.task_kit import journal as journals
 from sparkstorm.data_plane.task_kit.journal import Journal, whole_and_deltas
 from sparkstorm.data_plane.transport.base import START, Commit, TaskRecord
+from tests.tiers import examples
 
 CODEC = Codec()
 
@@ -57,7 +58,7 @@ step = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(step, max_size=80))
 def test_entries_tell_the_state_as_it_is_whenever_the_owner_dies(steps: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as small:

@@ -20,6 +20,7 @@ from sparkstorm.data_plane.worker.epoch_commit import _split_off
 from sparkstorm.data_plane.worker.open_blocks import Births, OpenBlock, OpenBlocks
 from sparkstorm.data_plane.worker.packed_rows import BYTES_PER_ENTRY, ROWS_PER_ENTRY
 from sparkstorm.testing import CaptureBolt, FeederSpout
+from tests.tiers import examples
 from tests.transport.values import values
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers
@@ -44,7 +45,7 @@ def encoded(opened: OpenBlock) -> list[bytes]:
     return [each.encode(CODEC, "default", 9, lambda roots: 3, 8) for each in opened.packed]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(st.lists(st.lists(ROW, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_rows_packed_in_portions_have_the_bytes_of_the_plain_way(portions: list[list[Any]]) -> None:
     opened = block([])
