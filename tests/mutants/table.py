@@ -25,7 +25,7 @@ HELD = (*COMMITS, "tests/worker/test_failures.py", "tests/worker/test_delivery.p
 JOURNAL = ("tests/worker/test_journal.py", *COMMITS)
 LEDGER = (
     "tests/acking/test_ledger_laws.py",
-    "tests/acking/test_ledger_journal.py",
+    "tests/acking/test_ledger_laws.py",
     "tests/acking/test_ledgers_agree.py",
 )
 PENDING = ("tests/acking/test_pending.py", *COMMITS)

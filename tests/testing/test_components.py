@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import sparkstorm.testing
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
@@ -320,3 +321,25 @@ def test_what_is_shared_is_not_found_after_the_test_let_go_of_it_or_elsewhere() 
     assert "lives in the test's process alone" in done.stderr
     with pytest.raises(Exception, match="lives in the test's process alone"):
         pickle.loads(data)
+
+
+# -- names of `sparkstorm.testing` -----------------------------------------------------------------
+
+
+def test_every_name_is_there() -> None:
+    assert all(
+        getattr(sparkstorm.testing, name).__name__ == name for name in sparkstorm.testing.__all__
+    )
+    assert {*sparkstorm.testing.__all__} <= {*dir(sparkstorm.testing)}
+    with pytest.raises(AttributeError, match="no attribute 'cluster'"):
+        _ = sparkstorm.testing.cluster
+
+
+def test_a_topology_of_the_package_brings_no_cluster_into_its_worker() -> None:
+    said = "import sys, tests.chaos.topologies; print('sparkstorm.control_plane.nimbus.nimbus' in sys.modules)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", said], capture_output=True, text=True, check=True
+        ).stdout
+        == "False\n"
+    )
