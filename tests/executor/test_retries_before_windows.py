@@ -122,6 +122,7 @@ def chained(spout: FeederSpout, chain: list[Any], capture: CaptureBolt) -> Topol
     return builder.build()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("kills", [0, 4])
 @pytest.mark.parametrize("workers", [1, 3])

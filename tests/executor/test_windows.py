@@ -26,6 +26,8 @@ from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, SlowBolt, die
 
+pytestmark = pytest.mark.sampled
+
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 ROW = ("key", "ts", "value")
 

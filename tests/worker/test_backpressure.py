@@ -20,6 +20,8 @@ from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, 
 from tests.topologies import Count
 from tests.worker.building import Pass, chain
 
+pytestmark = pytest.mark.sampled
+
 KB = 1024
 
 

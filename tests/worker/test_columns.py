@@ -308,6 +308,7 @@ def column_words() -> Topology:
     return topology(FeederSpout(["line"]), SplitColumns(), CountColumns(), 2)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_nothing_is_lost_or_doubled_under_faults() -> None:
     rows = [[line] for line in some_lines(5, 40)]

@@ -117,6 +117,7 @@ class Keyed(Count):
     state_keyed_by_grouping = True
 
 
+@pytest.mark.nightly
 def test_a_first_start_from_a_savepoint_holds_a_part_of_the_state_in_memory(tmp_path: Path) -> None:
     class Sizes(LocalSeeding):
         """Counts and forgets."""

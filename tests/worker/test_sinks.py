@@ -145,6 +145,7 @@ class Slow(Staging):
     flush_secs, flush_rows = 0.01, 5
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Staging, Outbox, Slow])
 def test_a_death_at_every_call_leaves_every_row_once(kind: type[Staging]) -> None:
@@ -205,6 +206,7 @@ def target_after(faults: Faults, what: str) -> Target:
     return target
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "what", ["zombie", "back", *(f.name for f in CommitFault if f is not CommitFault.NONE)]
 )

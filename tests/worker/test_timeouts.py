@@ -10,6 +10,7 @@ from tests.topologies import Count
 from tests.worker.building import Pass
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_an_old_tuple_that_waits_behind_younger_ones_is_not_given_up(seed: int) -> None:

@@ -35,6 +35,8 @@ from sparkstorm.control_plane.supervisor.worker_process import (
     rotate_log,
 )
 
+pytestmark = pytest.mark.sampled
+
 Spawn = Callable[[str], "Watched"]
 
 
