@@ -586,10 +586,11 @@ def test_an_interrupted_wait_withdraws_its_request_or_says_that_nimbus_goes_on(
 def test_a_wait_that_is_no_time_is_refused_by_its_client(secs: Any) -> None:
     bench = Bench()
     bench.submit()
-    for ask in (
+    asks: list[Callable[[], object]] = [
         lambda: bench.service.kill("wc", secs),
         lambda: bench.service.rebalance("wc", RebalanceOptions(2), secs),
-    ):
+    ]
+    for ask in asks:
         with pytest.raises(
             InvalidConfigError, match="the wait of wc: expected seconds, from 0 to a year, got "
         ):
