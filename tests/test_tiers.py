@@ -18,6 +18,10 @@ def test_night(): pass
 @pytest.mark.parametrize("number", range(9))
 def test_law(number): pass
 
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("number", range(9))
+def test_costly_law(number): pass
+
 def test_day(): pass
 """
 SLOW = "import pytest\npytestmark = pytest.mark.sampled\n" + "\n".join(
@@ -38,7 +42,7 @@ def test_a_commit_run_leaves_nightly_tests_and_most_cases_of_a_law_out(
 ) -> None:
     done = tests.inline_run("-p", "tests.tiers", "--tier", "commit")
     passed, _, failed = done.countoutcomes()
-    assert failed == 0 and passed - 1 in (9 // SHARE, 9 // SHARE + 1)
+    assert failed == 0 and passed - 2 in (9 // SHARE, 9 // SHARE + 1)
 
 
 def test_of_a_slow_file_a_commit_run_takes_every_fourth_test(pytester: pytest.Pytester) -> None:
@@ -49,7 +53,7 @@ def test_of_a_slow_file_a_commit_run_takes_every_fourth_test(pytester: pytest.Py
 
 
 def test_without_a_tier_every_test_runs(tests: pytest.Pytester) -> None:
-    assert tests.inline_run("-p", "tests.tiers").countoutcomes() == [11, 0, 0]
+    assert tests.inline_run("-p", "tests.tiers").countoutcomes() == [20, 0, 0]
 
 
 PROPERTY = """
@@ -81,3 +85,4 @@ def test_of_a_property_a_commit_run_draws_a_quarter_of_the_examples(
 def test_every_case_is_taken_by_one_of_four_commits() -> None:
     for number in range(10):
         assert sum(is_taken(number, commit) for commit in range(SHARE)) == 1
+        assert sum(is_taken(number, commit, 12) for commit in range(12)) == 1

@@ -2,10 +2,11 @@
 
 A test is in the tier `commit` unless it is marked `nightly` (long kill series, clusters of guests,
 servers that only some users have, the wheel). Tests marked `sampled` are the many cases of one law,
-or a slow file of tests of one subject: the tier takes every fourth of them. The hash of the newest
-commit chooses which, so a commit's run can be repeated, and commits that follow each other see
-different ones. Of a property the tier draws a quarter of the examples (`examples`). Left out: a
-budget of seconds that is spent in turns, by which a fault was found by chance some turns later.
+or a slow file of tests of one subject: the tier takes every fourth of them, or with `sampled(12)`
+every twelfth. The hash of the newest commit chooses which, so a commit's run can be repeated, and
+commits that follow each other see different ones. Of a property the tier draws a quarter of the
+examples (`examples`). Left out: a budget of seconds that is spent in turns, by which a fault was
+found by chance some turns later.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _LEAST_EXAMPLES = 10
 _tiers = ["all"]  # of the run, and of those that it has within
 
 
-def is_taken(number: int, commit: int) -> bool:
+def is_taken(number: int, commit: int, share: int = SHARE) -> bool:
     """Return whether a run takes the case with this number, in the order of collection."""
-    return (number + commit) % SHARE == 0
+    return (number + commit) % share == 0
 
 
 def examples(number: int) -> int:
@@ -76,10 +77,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gone: list[pytest.Item] = []
     for item in items:
         is_in = item.get_closest_marker("nightly") is None
-        if is_in and item.get_closest_marker("sampled") is not None:
+        if is_in and (sampled := item.get_closest_marker("sampled")) is not None:
             test, _, case = item.nodeid.partition("[")
             law = test if case else test.partition("::")[0]
-            is_in = is_taken(numbers[law], commit)
+            is_in = is_taken(numbers[law], commit, *sampled.args)
             numbers[law] += 1
         (kept if is_in else gone).append(item)
     items[:] = kept

@@ -17,7 +17,7 @@ from sparkstorm.testing.trials import Trials
 from tests.sim import edges
 from tests.sim.topologies import subject
 
-pytestmark = pytest.mark.sampled
+pytestmark = pytest.mark.sampled(8)
 
 SUBJECTS = (
     edges.deleting,

@@ -91,7 +91,7 @@ def commits_of(name: str) -> int:
     return counter.commits
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     "fault", [fault for fault in CommitFault if fault is not CommitFault.NONE], ids=lambda f: f.name
 )
@@ -103,7 +103,7 @@ def test_one_fault_at_every_commit(name: str, fault: CommitFault) -> None:
         assert point.commits >= number
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_zombie_at_every_commit(name: str) -> None:
     for number in range(1, commits_of(name) + 1):
@@ -123,7 +123,7 @@ def test_a_zombie_at_every_commit(name: str) -> None:
         assert all(zombie.exit_code in (None, ExitCode.FENCED) for zombie in zombies)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("back", [1, 3, 1000])
 @pytest.mark.parametrize("name", SMALL)
 def test_the_store_goes_back_at_every_commit(name: str, back: int) -> None:

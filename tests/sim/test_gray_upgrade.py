@@ -572,6 +572,7 @@ class Doomed(LocalCluster):
         slot.start()
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("is_back", [False, True], ids=["upgrade", "rollback"])

@@ -227,7 +227,7 @@ class NeverReleases(FaultyTransport):
         return super().commit(commit)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("plant", "name", "size", "most_faults"), [
     (transport(NoFence), "word_count", 10, 3),
     (transport(AppliesTwice), "word_count", 10, 3),
@@ -258,7 +258,7 @@ def test_a_planted_fault_is_found_and_shrunk(
     assert found is not None and 1 <= int(found[2]) <= most_faults, str(caught.value)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("plant", "name", "size"), [
     (ledger_that_drops_verdicts_of_failures_alone, "refusing", 9), (entry_that_leaves_its_trees_with_its_first_part, "wide", 6),
     (transport(NeverReleases), "refusing", 9),

@@ -30,6 +30,7 @@ from tests.chaos.topologies import (
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chaos", TOPOLOGIES, ids=lambda each: each.name)
 def test_a_topology_counts_what_its_source_says_that_it_emitted(
     chaos: ChaosTopology, tmp_path: Path
@@ -85,6 +86,7 @@ def test_a_log_is_read_again_from_its_beginning_and_ends_where_its_gate_says(
     assert disasters.numbers_of(target) == Counter((END, *range(640)))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_simulated_chaos_is_exact_over_all_topologies() -> None:
     report = run_simulated(0, 0, ChaosReport("simulation"), least_runs=15)
