@@ -47,6 +47,7 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.system
 @pytest.mark.filterwarnings("default")  # what Jupyter's libraries warn of is not ours
 def test_inspect_assignments_shows_a_rebalance_and_a_lost_supervisor(
@@ -90,6 +91,7 @@ def test_inspect_assignments_shows_a_rebalance_and_a_lost_supervisor(
     assert len(tables[6].splitlines()[2:]) == 7
 
 
+@pytest.mark.sampled
 def test_compare_schedulers_shows_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = run("compare_schedulers", monkeypatch)
     maps, costs, sweep, loss, difference = (
@@ -119,6 +121,7 @@ def said_by(outputs: list[Any]) -> str:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("default")
 def test_first_stream_counts_each_word_once_though_a_worker_is_killed(
     monkeypatch: pytest.MonkeyPatch,
@@ -130,6 +133,7 @@ def test_first_stream_counts_each_word_once_though_a_worker_is_killed(
     assert "words is done" in running and ">1000</td>" in running
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("default")
 def test_failing_tuple_shows_the_cause_and_that_the_corrected_bolt_takes_it(
     monkeypatch: pytest.MonkeyPatch,
@@ -142,6 +146,7 @@ def test_failing_tuple_shows_the_cause_and_that_the_corrected_bolt_takes_it(
     assert "old:  ValueError" in said_by(outputs) and "new:  None" in said_by(outputs)
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("default")
 def test_history_to_live_has_no_gap_and_no_duplicate_at_the_seam(
     monkeypatch: pytest.MonkeyPatch,
@@ -162,6 +167,7 @@ def test_history_to_live_has_no_gap_and_no_duplicate_at_the_seam(
     assert "history, then live" in comparison
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("default")
 def test_windows_and_late_data_are_the_same_live_and_replayed(
     monkeypatch: pytest.MonkeyPatch,
@@ -188,6 +194,7 @@ def test_windows_and_late_data_are_the_same_live_and_replayed(
     assert [line.split() for line in tables[1].splitlines()[2:]][-1] == ["bob", "4", "12"]
 
 
+@pytest.mark.sampled
 @pytest.mark.filterwarnings("default")
 def test_what_is_it_doing_finds_the_task_with_most_of_the_work_and_cures_it(
     monkeypatch: pytest.MonkeyPatch,

@@ -4,8 +4,6 @@ with what it met.
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +25,6 @@ from sparkstorm.api import (
     WindowedBolt,
     joins,
 )
-from sparkstorm.cli import main
 from sparkstorm.common.errors import RecordingError
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.topology import Topology
@@ -36,7 +33,6 @@ from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.extensions.recording.stepping.stepper import Step
 from sparkstorm.replay import open_capsule
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
-from tests.replay.test_capsule import run_pytest
 
 ROW = ("key", "ts", "value")
 # "a" and "c" have one task of two.
@@ -309,33 +305,18 @@ def test_a_window_that_is_too_large_is_left_out_with_a_sentence(
         stepped(tmp_path, letter, seconds(Total()))
 
 
+WINDOW = {"tuples": [], "new": [], "expired": [], "value": 0, "is_update": False}
+
+
 @pytest.mark.parametrize(
     "window",
     [
-        {"tuples": 7, "new": [], "expired": [], "value": 0, "is_update": False},
-        {"tuples": [7], "new": [], "expired": [], "value": 0, "is_update": False},
-        {
-            "tuples": [["rows", 1, "default", [1]]],
-            "new": [],
-            "expired": [],
-            "value": 0,
-            "is_update": False,
-        },
-        {
-            "tuples": [["gone", 1, "default", [1]]],
-            "new": [],
-            "expired": [],
-            "value": 0,
-            "is_update": False,
-        },
-        {
-            "tuples": [["rows", 1, [], [1]]],
-            "new": [],
-            "expired": [],
-            "value": 0,
-            "is_update": False,
-        },
-        {"tuples": [], "new": [5], "expired": [], "value": 0, "is_update": False},
+        {**WINDOW, "tuples": 7},
+        {**WINDOW, "tuples": [7]},
+        {**WINDOW, "tuples": [["rows", 1, "default", [1]]]},
+        {**WINDOW, "tuples": [["gone", 1, "default", [1]]]},
+        {**WINDOW, "tuples": [["rows", 1, [], [1]]]},
+        {**WINDOW, "new": [5]},
         {"tuples": []},
         {"tuples": [], "cells": [7]},
         {"tuples": [], "cells": 7},
@@ -348,74 +329,3 @@ def test_a_window_that_is_none_is_named_in_one_sentence(
     (letter,) = parked(seconds(Total(fails_at=8)))
     with pytest.raises(RecordingError, match="of this dead letter"):
         stepped(tmp_path, replace(letter, window=window), seconds(Total()))
-
-
-SOURCE = """
-from sparkstorm.api import Duration, TopologyBuilder, tumbling, windowed
-from sparkstorm.testing import FeederSpout
-
-feeder = FeederSpout(["word", "ts", "weight"])
-
-@windowed("word", "mean", key="word", window=tumbling(Duration.seconds(10)), time="ts")
-def mean(window):
-    weights = [tup["weight"] for tup in window]
-    yield window.key[0], 10 // (sum(weights) - 5)
-
-def build():
-    builder = TopologyBuilder()
-    builder.set_spout("words", feeder)
-    builder.set_bolt("mean", mean, inputs="words", parallelism=2)
-    return builder.build()
-"""
-
-
-@pytest.mark.slow
-def test_a_failed_window_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "means.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    means = importlib.import_module("means")
-    with LocalCluster() as cluster:
-        cluster.submit(
-            means.build(), {"topology.max.retries": 1, "topology.builder": "means:build"}
-        )
-        for word, ts, weight in (
-            ("storm", 1000, 3),
-            ("spark", 2000, 9),
-            ("storm", 3000, 2),
-            ("spark", 14_000, 1),
-        ):
-            means.feeder.feed([word, ts, weight])
-        means.feeder.finish()
-        cluster.run_until_idle()
-        (letter,) = cluster.dead_letters
-    sys.modules.pop("means")
-    (tmp_path / "dead-letters.jsonl").write_text(letter.to_line("7-0") + "\n")
-    capsule = tmp_path / f"mean{ENDING}"
-    assert (
-        main(
-            [
-                "capsule",
-                str(tmp_path / "dead-letters.jsonl"),
-                "7-0",
-                "--to",
-                str(capsule),
-                "--pytest",
-                "--topology",
-                "means:build",
-            ]
-        )
-        == 0
-    )
-    before = run_pytest(tmp_path / "test_mean.py")
-    assert (
-        before.returncode == 1
-        and "ZeroDivisionError: integer division or modulo by zero (means.py, line 10)"
-        in before.stdout
-    )
-    (tmp_path / "means.py").write_text(
-        SOURCE.replace("(sum(weights) - 5)", "max(1, sum(weights) - 5)")
-    )
-    after = run_pytest(tmp_path / "test_mean.py")
-    assert after.returncode == 0, after.stdout

@@ -9,7 +9,6 @@ from sparkstorm.control_plane.scheduling.even import EvenScheduler, reassignment
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.scheduling.clusters import (
     cluster,
-    executors,
     places,
     singles,
     slot,
@@ -23,38 +22,6 @@ def default(view: ClusterView, scope: str = "") -> None:
     scheduler = DefaultScheduler()
     scheduler.prepare({"default.scheduler.scope": scope} if scope else {})
     scheduler.schedule(view.topologies, view)
-
-
-def test_default_visits_every_topology_that_needs_scheduling() -> None:
-    """S4.8."""
-    wanting = [topology(name, singles(2), 1) for name in ("t", "u")]
-    view = cluster(
-        [supervisor("a", 1, 2, 3)], [*wanting, topology("v", singles(1), 1)], {"v": {(1, 1): "a:1"}}
-    )
-    default(view)
-    assert places(view, "t") == {(1, 1): "a:2", (2, 2): "a:2"}
-    assert places(view, "u") == {(1, 1): "a:3", (2, 2): "a:3"}
-    assert places(view, "v") == {(1, 1): "a:1"}
-
-
-def test_slots_to_use_are_bounded_by_what_can_be_reused_or_is_free() -> None:
-    """S4.13: four wanted; one on a dead node cannot be reused, so three executors share two
-    slots.
-    """
-    asked = topology("t", singles(4), 4)
-    view = cluster([supervisor("a", 1, 2)], [asked], {"t": {(1, 1): "gone:1", (2, 2): "a:1"}})
-    default(view)
-    # two slots to use: executors 2 each, so both single ones are bad; then both free slots are
-    # filled evenly
-    assert places(view, "t") == {(1, 1): "a:1", (2, 2): "a:2", (3, 3): "a:1", (4, 4): "a:2"}
-
-
-def test_nothing_is_freed_when_all_run_and_no_slot_could_be_gained() -> None:
-    """S4.14: uneven, but complete and no free slot: left alone."""
-    placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1", (4, 4): "a:2"}
-    view = cluster([supervisor("a", 1, 2)], [topology("t", singles(4), 3)], {"t": placed})
-    default(view)
-    assert places(view, "t") == placed
 
 
 def test_no_workers_wanted_means_no_bad_slots() -> None:
@@ -79,83 +46,6 @@ def test_seven_executors_on_three_workers_leave_one_place_for_three() -> None:
     )
     view = cluster([supervisor("a", 1, 2, 3)], [topology("t", singles(7), 3)], {"t": placed})
     assert bad_slots(view.placement("t"), 7, 3) == [slot("a:2"), slot("a:3")]
-
-
-def test_bad_slots_are_freed_and_their_executors_dealt_anew() -> None:
-    """S4.19 and S4.22: what is alive is counted again after the freeing."""
-    placed = {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1"}
-    view = cluster(
-        [supervisor("a", 1), supervisor("b", 1)], [topology("t", singles(4), 2)], {"t": placed}
-    )
-    default(view)
-    assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1", (3, 3): "a:1", (4, 4): "b:1"}
-
-
-def test_one_topology_at_a_time_unless_asked_to_do_as_storm_2() -> None:
-    """S4.20: the seed and Storm 3 free and fill topology by topology; Storm 2.x fills all of them
-    after each freeing.
-    """
-    first = topology("t", singles(1), 1)
-    second = topology("u", singles(4), 2)
-    placed = {"u": {(1, 1): "a:1", (2, 2): "a:1", (3, 3): "a:1"}}
-    supervisors = [supervisor("a", 1), supervisor("b", 1, 2), supervisor("c", 1)]
-    seed, storm = (cluster(supervisors, [first, second], placed) for _ in range(2))
-    default(seed)
-    default(storm, "cluster")
-    assert list(places(seed, "u").values()) == ["a:1", "b:2", "a:1", "b:2"]
-    assert list(places(storm, "u").values()) == ["a:1", "a:1", "a:1", "b:2"]
-
-
-def test_even_walks_topologies_by_id_and_assigns_slot_by_slot() -> None:
-    """S4.21."""
-    view = cluster(
-        [supervisor("a", 1, 2), supervisor("b", 1, 2)],
-        [topology(name, singles(2), 2) for name in ("u", "t")],
-    )
-    EvenScheduler().schedule(view.topologies, view)
-    assert places(view, "t") == {(1, 1): "a:1", (2, 2): "b:1"}
-    assert places(view, "u") == {(1, 1): "a:2", (2, 2): "b:2"}
-
-
-def test_even_uses_at_most_the_free_slots_and_those_it_has() -> None:
-    """S4.23."""
-    asked = topology("t", singles(5), 9)
-    view = cluster([supervisor("a", 1, 2, 3)], [asked], {"t": {(1, 1): "a:2"}})
-    EvenScheduler().schedule(view.topologies, view)
-    assert places(view, "t") == {
-        (1, 1): "a:2",
-        (2, 2): "a:1",
-        (3, 3): "a:3",
-        (4, 4): "a:1",
-        (5, 5): "a:3",
-    }
-
-
-def test_reassigned_slots_are_the_first_of_the_sorted_free_ones() -> None:
-    """S4.24."""
-    asked = topology("t", singles(4), 3)
-    view = cluster([supervisor("a", 1, 2), supervisor("b", 1)], [asked], {"t": {(1, 1): "b:1"}})
-    assert {str(where) for _, where in reassignment(asked, view)} == {"a:1", "a:2"}
-
-
-def test_reassigned_executors_are_the_missing_ones_by_task() -> None:
-    """S4.26."""
-    asked = topology("t", executors((9, 9), (1, 2), (3, 8)), 2)
-    view = cluster([supervisor("a", 1, 2)], [asked], {"t": {(3, 8): "a:1"}})
-    assert [tuple(executor) for executor, _ in reassignment(asked, view)] == [(1, 2), (9, 9)]
-
-
-def test_executors_go_round_the_slots() -> None:
-    """S4.27 and S4.28: three executors over two slots; executors by first task here, by hash in the
-    seed's example.
-    """
-    asked = topology("t", executors((4, 4), (5, 6), (1, 3)), 2)
-    view = cluster([supervisor("n1", 1, 2)], [asked])
-    assert [(tuple(executor), str(where)) for executor, where in reassignment(asked, view)] == [
-        ((1, 3), "n1:1"),
-        ((4, 4), "n1:2"),
-        ((5, 6), "n1:1"),
-    ]
 
 
 def test_nothing_is_said_of_slots_unless_something_moved() -> None:

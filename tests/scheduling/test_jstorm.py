@@ -1,5 +1,5 @@
-"""JStorm's topology scheduler: workers to supervisors, then tasks to workers, without its known
-defects.
+"""JStorm's topology scheduler: texts, the chain that picks a worker, and defects of the original that
+are not copied. Its placements are those of the original's answers (tests/conformance).
 """
 
 import json
@@ -23,6 +23,7 @@ from sparkstorm.control_plane.scheduling.jstorm.scheduler import (
     has_single_master,
     num_workers,
 )
+from sparkstorm.control_plane.scheduling.jstorm.selectors import PlacedTasks
 from sparkstorm.control_plane.scheduling.jstorm.slots import JStormSlot
 from sparkstorm.control_plane.scheduling.jstorm.tasks import TaskScheduler
 from sparkstorm.control_plane.scheduling.jstorm.workers import Ports, place
@@ -64,15 +65,6 @@ def shown(plans: list[PlannedWorker]) -> dict[str, list[int]]:
     return {f"{plan.node}:{plan.port}": sorted(plan.tasks) for plan in plans}
 
 
-def test_workers_are_counted_then_placed_then_given_tasks() -> None:
-    """S0.81: two workers for four tasks (system ones included), spread over the supervisors."""
-    parts = [part("in", 1, "spout"), part("out", 2, "bolt", "in"), part("__acker", 1, "system")]
-    found = assign_tasks(
-        context(parts, [sup("a", 1, 2), sup("b", 1, 2)], conf={"topology.workers": 2})
-    )
-    assert shown(found) == {"a:1": [1, 4], "b:1": [2, 3]}
-
-
 def test_too_few_free_ports_name_all_three_numbers() -> None:
     """S0.82."""
     asked = context(
@@ -88,31 +80,6 @@ def test_too_few_free_ports_name_all_three_numbers() -> None:
 
 def defined(counts: dict[str, int], **fields: Any) -> str:
     return json.dumps({"componentToNum": json.dumps(counts), "port": "0", **fields})
-
-
-def test_user_defined_workers_come_first_with_their_tasks() -> None:
-    """S0.83."""
-    conf = {
-        "topology.workers": 2,
-        "use.userdefine.assignment": [defined({"in": 2}, hostName="h-b", mem="7", port="2")],
-    }
-    found = assign_tasks(
-        context([part("in", 3, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf)
-    )
-    assert shown(found)["b:2"] == [1, 2]
-    assert {plan.port: plan.memory_bytes for plan in found if plan.node == "b"} == {2: 7}
-
-
-def test_old_workers_are_preferred_when_the_conf_says_so() -> None:
-    """S0.84."""
-    old = (worker("b:2", 1, 2), worker("a:1", 3))
-    conf = {"topology.workers": 2, "use.old.assignment": True}
-    found = assign_tasks(
-        context(
-            [part("in", 3, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf, old_workers=old
-        )
-    )
-    assert shown(found) == {"a:1": [3], "b:2": [1, 2]}
 
 
 @pytest.mark.parametrize(
@@ -135,33 +102,6 @@ def test_two_supervisors_of_a_host_keep_their_workers_though_their_ports_are_equ
     assert shown(assign_tasks(asked)) == {"x:1": [1], "y:1": [2]}
 
 
-def test_a_plain_rebalance_copies_the_old_slots_up_to_the_number_of_workers() -> None:
-    """S0.85."""
-    old = (worker("a:1", 1), worker("a:2", 2), worker("b:1", 3))
-    asked = context(
-        [part("in", 3, "spout")],
-        [sup("a", ports=2), sup("b", ports=2)],
-        "REBALANCE",
-        conf={"topology.workers": 2},
-        old_workers=old,
-    )
-    assert shown(assign_tasks(asked)) == {"a:1": [1, 3], "a:2": [2]}
-
-
-def test_a_reassigning_rebalance_starts_with_blank_slots() -> None:
-    """S0.86: the rest (here: all) are new."""
-    old = (worker("a:2", 1, 2),)
-    asked = context(
-        [part("in", 2, "spout")],
-        [sup("a", 1, ports=2), sup("b", 1)],
-        "REBALANCE",
-        conf={"topology.workers": 1},
-        old_workers=old,
-        is_reassign=True,
-    )
-    assert shown(assign_tasks(asked)) == {"a:1": [1, 2]}
-
-
 def test_more_slots_than_workers_are_refused_with_numbers() -> None:
     """S0.87: a defined worker and a reused one, where one worker is to be made."""
     conf = {
@@ -182,20 +122,6 @@ def test_more_slots_than_workers_are_refused_with_numbers() -> None:
     )
 
 
-def test_isolation_supervisors_are_the_only_ones_used() -> None:
-    """S0.88."""
-    conf = {"isolation.scheduler.machines": ["h-b", "h-z"]}
-    found = assign_tasks(
-        context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf)
-    )
-    assert {plan.node for plan in found} == {"b"}
-    conf = {"isolation.scheduler.machines": ["h-z"]}
-    found = assign_tasks(
-        context([part("in", 2, "spout")], [sup("a", 1, 2), sup("b", 1, 2)], conf=conf)
-    )
-    assert {plan.node for plan in found} == {"a", "b"}
-
-
 def test_the_context_has_the_supervisors_of_use_only() -> None:
     """S0.77: a blacklisted one is none of them, and neither is a dead port a port."""
     asked = topology("t", singles(2), 2)
@@ -211,12 +137,6 @@ def test_the_context_has_the_supervisors_of_use_only() -> None:
     ]
 
 
-def test_only_supervisors_with_free_ports_take_part() -> None:
-    """S0.89."""
-    found = assign_tasks(context([part("in", 2, "spout")], [sup("a", ports=3), sup("b", 1, 2)]))
-    assert {plan.node for plan in found} == {"b"}
-
-
 def test_memory_and_cpu_are_set_last_where_nobody_did() -> None:
     """S0.90."""
     found = assign_tasks(context([part("in", 1, "spout")], [sup("a", 1)]))
@@ -230,66 +150,37 @@ def ports(name: str, *free: int, of: int) -> Ports:
     return Ports(name, f"h-{name}", of, list(free))
 
 
-def test_a_worker_that_names_a_host_goes_there_on_its_port_if_free() -> None:
-    """S0.91."""
-    slots = [
-        JStormSlot(host="h-b", port=2),
-        JStormSlot(host="h-b", port=2),
-        JStormSlot(host="h-b"),
-        JStormSlot(),
-    ]
-    place(slots, [ports("a", 1, 2, of=2), ports("b", 1, 2, of=2)])
-    assert [f"{each.node}:{each.port}" for each in slots] == ["b:2", "b:1", "a:1", "a:2"]
+def chosen(tasks_at: dict[str, list[str]]) -> str:
+    """Return which of these workers, by "node_port", gets a task of "out", which reads "in"."""
+    names = [name for held in tasks_at.values() for name in held]
+    at = iter(range(1, len(names) + 1))
+    slots = {}
+    for where, held in tasks_at.items():
+        node, _, port = where.partition("_")
+        slots[where] = JStormSlot(node, f"h-{node}", int(port), {next(at) for _ in held})
+    counts = PlacedTasks(slots.values(), {"out": {"in"}}, dict(enumerate(names, 1)))
+    return min(slots, key=lambda where: counts.key(slots[where], "out", False))
 
 
-def test_the_rest_go_to_supervisors_by_free_ports_descending() -> None:
-    """S0.92: a is full after the named worker; c has more free ports than b."""
-    slots = [JStormSlot(host="h-a"), JStormSlot(), JStormSlot()]
-    place(slots, [ports("a", 1, of=1), ports("b", 1, 2, of=2), ports("c", 1, 2, 3, of=3)])
-    assert [each.node for each in slots] == ["a", "c", "b"]
+CHAIN: dict[str, tuple[dict[str, list[str]], str]] = {
+    "fewest of the component on the worker": ({"a_1": ["out"], "a_2": ["x", "x"]}, "a_2"),
+    "and on the supervisor": ({"a_1": [], "a_2": ["out"], "b_1": ["x", "x"]}, "b_1"),
+    "fewest tasks on the worker": ({"a_1": ["in", "in"], "b_1": ["x"], "b_2": ["x"] * 3}, "b_1"),
+    "fewest tasks on the supervisor": ({"a_1": ["in"], "a_2": ["x"], "b_1": ["x"]}, "b_1"),
+    "most neighbours on the worker": ({"a_1": ["x"], "a_2": ["in"]}, "a_2"),
+    "most neighbours on the supervisor": (
+        {"a_1": ["x"], "a_2": ["x"], "b_1": ["x"], "b_2": ["in", "in"]},
+        "a_1",
+    ),
+    "host, then port": ({"b_1": ["x"], "a_2": ["x"], "a_3": ["x"]}, "b_1"),
+}
 
 
-def test_workers_are_placed_by_load() -> None:
-    """S0.93 and S0.95: lower-loaded supervisors first."""
-    slots = [JStormSlot() for _ in range(3)]
-    place(slots, [ports("busy", 5, 6, 7, of=7), ports("idle", 1, 2, of=2)])
-    assert [each.node for each in slots] == ["idle", "idle", "busy"]
-
-
-def test_overloaded_means_more_used_ports_than_the_average_to_be() -> None:
-    """S0.94, mapped: the seed speaks of free ports below the average; the code compares used ports
-    to the average.
-    """
-    slots = [JStormSlot(), JStormSlot()]
-    place(slots, [ports("big", 8, 9, 10, of=10), ports("small", 1, 2, of=2)])
-    # used 7 and 0, average (7 + 2) // 2 + 1 = 5: big is overloaded although it has more free ports
-    assert [each.node for each in slots] == ["small", "small"]
-
-
-def test_when_all_are_overloaded_those_with_more_free_ports_come_first() -> None:
-    """S0.96."""
-    slots = [JStormSlot(), JStormSlot(), JStormSlot(), JStormSlot()]
-    place(slots, [ports("p", 9, of=9), ports("q", 8, 9, of=9), ports("r", 1, of=1)])
-    assert [each.node for each in slots] == ["r", "q", "p", "q"]
-
-
-def test_without_tasks_the_workers_placed_beforehand_are_returned() -> None:
-    """S0.97."""
-    slots = [JStormSlot("a", "h-a", 1, {1}), JStormSlot("a", "h-a", 2)]
-    asked = context([part("in", 1, "spout")], [sup("a", 1, 2)])
-    assert TaskScheduler(asked, set(), slots, False, None).assign() == [slots[0]]
-
-
-def test_differ_node_then_user_then_system_components() -> None:
-    """S0.98, S0.99 and S0.100: task ids say bolts first; the order of placing is another one."""
-    parts = [
-        part("far", 1, "spout", task__on__differ__node=True),
-        part("mid", 1),
-        part("__acker", 1, "system"),
-    ]
-    asked = context(parts, [sup("a", 1, 2, 3)])
-    tasks = TaskScheduler(asked, {1, 2, 3}, [JStormSlot("a", "h-a", 1)], False, None)
-    assert tasks._groups() == ([3], [1], [2])
+@pytest.mark.parametrize("link", CHAIN)
+def test_each_link_of_the_chain_decides_where_those_before_it_do_not(link: str) -> None:
+    """S0.102."""
+    tasks_at, wanted = CHAIN[link]
+    assert chosen(tasks_at) == wanted
 
 
 def test_differ_node_tasks_run_on_different_supervisors_or_fail() -> None:
@@ -304,53 +195,6 @@ def test_differ_node_tasks_run_on_different_supervisors_or_fail() -> None:
         FailedAssignTopologyError, match="no enough supervisor for making component: far 's tasks"
     ):
         assign_tasks(context(parts, [sup("a", 1, 2, 3)], conf={"topology.workers": 3}))
-
-
-def test_the_chain_of_selectors_picks_the_worker() -> None:
-    """S0.102: fewest of the component, then fewest tasks, then most neighbours; ties by host and
-    port.
-    """
-    parts = [part("out", 2, "bolt", "in"), part("in", 2, "spout")]
-    asked = context(parts, [sup("a", 1, 2), sup("b", 1, 2)])
-    slots = [
-        JStormSlot("a", "h-a", 1, {3}),
-        JStormSlot("b", "h-b", 1, {4}),
-        JStormSlot("b", "h-b", 2),
-    ]
-    TaskScheduler(asked, {1, 2}, slots, False, None).assign()
-    assert [sorted(each.tasks or ()) for each in slots] == [[2, 3], [4], [1]]
-
-
-def test_a_task_joins_its_worker_and_is_counted() -> None:
-    """S0.103 and S0.105."""
-    asked = context([part("in", 1, "spout")], [sup("a", 1)])
-    slot = JStormSlot("a", "h-a", 1)
-    tasks = TaskScheduler(asked, {1}, [slot], False, None)
-    tasks.assign()
-    assert slot.tasks == {1}
-    assert tasks._placed.on_node("a", "in") == 1
-
-
-def test_the_count_of_a_worker_takes_it_out_of_the_pool_when_it_has_its_share() -> None:
-    """S0.103: without the count the first worker would get every task, since all of them find it as
-    good as empty.
-    """
-    asked = context([part("in", 4, "spout")], [sup("a", 1, 2)])
-    slots = [JStormSlot("a", "h-a", port) for port in (1, 2)]
-    tasks = TaskScheduler(asked, {1, 2, 3, 4}, slots, False, None)
-    counts = []
-    for task, slot in ((1, slots[0]), (2, slots[1])):
-        tasks._add(task, slot)
-        counts.append(dict(tasks._pool))
-    assert counts == [{slots[0]: 1, slots[1]: 0}, {slots[0]: 1, slots[1]: 1}]
-
-
-def test_a_worker_with_a_full_quota_leaves_the_pool() -> None:
-    """S0.104: seven tasks on three workers: one gets three, two get two."""
-    found = assign_tasks(
-        context([part("in", 7, "spout")], [sup("a", 1, 2, 3)], conf={"topology.workers": 3})
-    )
-    assert sorted(len(plan.tasks) for plan in found) == [2, 2, 3]
 
 
 def test_the_result_is_a_plan() -> None:
@@ -437,18 +281,6 @@ def test_nothing_to_assign_is_said() -> None:
         assign_tasks(asked)
 
 
-def test_the_topology_master_gets_a_worker_alone_with_its_own_memory() -> None:
-    parts = [part("in", 2, "spout"), part("__topology_master", 1, "system")]
-    conf = {
-        "topology.master.single.worker": True,
-        "topology.workers": 2,
-        "topology.master.worker.memory.size": 77,
-    }
-    found = assign_tasks(context(parts, [sup("a", 1), sup("b", 1, 2)], conf=conf))
-    assert shown(found) == {"a:1": [2], "b:1": [1], "b:2": [3]}
-    assert [plan.memory_bytes == 77 for plan in found] == [False, True, False]
-
-
 # -- defects of the original that are not copied (storm-facts 2.16) --------------------------------
 
 
@@ -525,41 +357,6 @@ def test_defect_13_equal_workers_are_told_apart_by_host_and_port() -> None:
     asked = context([part("in", 1, "spout")], [sup("b", 1, 2), sup("z", 1)])
     TaskScheduler(asked, {1}, slots, False, None).assign()
     assert [each.tasks for each in slots] == [None, None, {1}]
-
-
-def test_a_rebalance_places_the_tasks_of_a_defined_worker_on_the_master_s_old_port() -> None:
-    """The defined worker gets the port that the master had; the master goes to an empty worker
-    (defect 18 of the comparison).
-    """
-    parts = [part("in", 3, "spout"), part("__topology_master", 1, "system")]
-    conf = {
-        "topology.workers": 1,
-        "topology.master.single.worker": True,
-        "use.userdefine.assignment": [defined({"in": 2}, hostName="h-a")],
-    }
-    old = (worker("a:1", 1, 2, 3, 4),)
-    found = assign_tasks(
-        context(parts, [sup("a", 2, ports=2)], "REBALANCE", conf=conf, old_workers=old)
-    )
-    assert shown(found) == {"a:1": [2, 3, 4], "a:2": [1]}
-
-
-def test_a_rebalance_without_an_empty_worker_places_the_master_with_other_tasks() -> None:
-    parts = [part("in", 2, "spout"), part("__topology_master", 1, "system")]
-    conf = {
-        "topology.workers": 1,
-        "topology.master.single.worker": True,
-        "use.old.assignment": True,
-        "use.userdefine.assignment": [
-            defined({"in": 1}, hostName="h-a"),
-            defined({"in": 1}, hostName="h-a"),
-        ],
-    }
-    old = (worker("a:1", 1, 2, 3),)
-    found = assign_tasks(
-        context(parts, [sup("a", 2, ports=2)], "REBALANCE", conf=conf, old_workers=old)
-    )
-    assert sorted(task for tasks in shown(found).values() for task in tasks) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

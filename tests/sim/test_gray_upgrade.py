@@ -5,7 +5,7 @@ completion, rollback.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import pytest
@@ -82,11 +82,15 @@ def topology(
     fails_every: int = 0,
     count: StatefulBolt | None = None,
     tags: int = 4,
+    tag: Tag | None = None,
+    more: Sequence[str] = (),
 ) -> Topology:
     builder = TopologyBuilder()
     builder.set_spout("words", spout)
-    builder.set_bolt("tag", Tag(code, fails_every), tags).shuffle_grouping("words")
+    builder.set_bolt("tag", tag or Tag(code, fails_every), tags).shuffle_grouping("words")
     builder.set_bolt("count", count or Count(), 3).fields_grouping("tag", "word")
+    for name in more:
+        builder.set_bolt(name, Count()).fields_grouping("tag", "word")
     return builder.build()
 
 
@@ -410,11 +414,8 @@ def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an
     has_master: bool,
 ) -> None:
     with Bench(**(MASTERED if has_master else {})) as bench:
-        builder = TopologyBuilder()
-        builder.set_spout("words", bench.spout)
-        builder.set_bolt("tag", TagUnprepared("new"), 4).shuffle_grouping("words")
-        builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
-        bench.upgrade(builder.build(), component="tag", worker__num=1)
+        new = topology(bench.spout, tag=TagUnprepared("new"))
+        bench.upgrade(new, component="tag", worker__num=1)
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         (back,) = bench.state.read_errors(bench.id, MASTER)
         assert (
@@ -434,6 +435,10 @@ def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an
         assert bench.counts().keys() == {"old"}
 
 
+class Tagged(Tag):
+    outputs = ("word", "code", "more")  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -441,9 +446,9 @@ def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an
             lambda spout: topology(spout, tags=5),
             "component 'tag' has 5 tasks in the new code, 4 run",
         ),
-        (lambda spout: _with(spout, "extra"), "the new code adds component 'extra'"),
+        (lambda spout: topology(spout, more=["extra"]), "the new code adds component 'extra'"),
         (
-            lambda spout: _with_fields(spout),
+            lambda spout: topology(spout, tag=Tagged("new")),
             r"component 'tag', stream 'default': the new code declares \(word, code, more\)",
         ),
     ],
@@ -458,27 +463,6 @@ def test_code_that_cannot_run_beside_the_old_one_is_refused(
         assert (
             bench.status() is TopologyStatus.ACTIVE and bench.state.read_upgrade(bench.id) is None
         )
-
-
-def _with(spout: FeederSpout, name: str) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("words", spout)
-    builder.set_bolt("tag", Tag("new"), 4).shuffle_grouping("words")
-    builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
-    builder.set_bolt(name, Count(), 1).fields_grouping("tag", "word")
-    return builder.build()
-
-
-class Tagged(Tag):
-    outputs = ("word", "code", "more")  # type: ignore[assignment]
-
-
-def _with_fields(spout: FeederSpout) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("words", spout)
-    builder.set_bolt("tag", Tagged("new"), 4).shuffle_grouping("words")
-    builder.set_bolt("count", Count(), 3).fields_grouping("tag", "word")
-    return builder.build()
 
 
 def test_requests_that_do_not_fit_are_refused_in_words() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -259,7 +258,7 @@ def test_three_terminals(terminals: Terminals) -> None:
         assert run("kill", "alpha", "--wait", "0")[0] == 0
         terminals.wait(lambda: cluster.find("alpha") is None, "the end of alpha")
         assert [each["name"] for each in terminals.json("list")["topologies"]] == ["beta"]
-        require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(terminals, cluster)
+        require_a_failed_tuple_and_a_savepoint_gone_on_with(terminals, cluster)
         # takes the run up, collects its results and ends it
         status, _, err = run("submit", "beta.yaml")
         assert status == 1 and "is taken by" in err and "second:build" in err, err
@@ -395,12 +394,10 @@ def require_code_that_no_host_opens_refused(terminals: Terminals, cluster: Clust
     assert not list((terminals.folder / "storm-local" / "logs").glob("gone-*"))
 
 
-def require_a_failed_tuple_mended_and_a_savepoint_gone_on_with(
+def require_a_failed_tuple_and_a_savepoint_gone_on_with(
     terminals: Terminals, cluster: ClusterClient
 ) -> None:
-    """A tuple fails in a run, becomes a test that fails, is fixed and passes; a savepoint is gone
-    on with.
-    """
+    """A tuple fails in a run and becomes a test; a savepoint is gone on with."""
     folder = terminals.folder
     (folder / "third.py").write_text(NUMBERS)
     (folder / "gamma.yaml").write_text(f"""
@@ -416,7 +413,7 @@ topology.max.retries: 1
         "the work before the gate",
     )
     require_the_failure_shown(terminals)
-    mend_by_its_test(terminals, gamma)
+    write_its_test(terminals, gamma)
     require_a_savepoint_gone_on_with(terminals, cluster, gamma)
 
 
@@ -435,38 +432,13 @@ def require_the_failure_shown(terminals: Terminals) -> None:
     )
 
 
-def mend_by_its_test(terminals: Terminals, gamma: TopologyHandle) -> None:
-    """Write the dead letter as a test, which fails; fix the code, and it passes."""
-    folder = terminals.folder
+def write_its_test(terminals: Terminals, gamma: TopologyHandle) -> None:
+    """Write the dead letter as a test."""
     (id,) = gamma.dead_letters.read()
-    status, out, err = terminals.run(
-        "capsule", "gamma", id, "--to", "gamma.capsule.json", "--pytest", "test_gamma.py"
-    )
+    words = ("--to", "gamma.capsule.json", "--pytest", "test_gamma.py")
+    status, out, err = terminals.run("capsule", "gamma", id, *words)
     assert status == 0, out + err
-    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_gamma.py"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])]),
-    }
-
-    def tested() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            test,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-
-    before = tested()
-    assert before.returncode == 1 and "ZeroDivisionError: division by zero" in before.stdout, (
-        before.stdout
-    )
-    (folder / "third.py").write_text(NUMBERS.replace("1 / (tup['n'] - 13)", "1"))
-    after = tested()
-    assert after.returncode == 0, after.stdout
+    assert "gamma.capsule.json" in (terminals.folder / "test_gamma.py").read_text()
 
 
 def require_a_savepoint_gone_on_with(
