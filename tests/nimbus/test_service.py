@@ -82,138 +82,7 @@ def refuse(name: str, conf: Any, topology: Any) -> None:
     raise ValueError(f"{name} is not welcome")
 
 
-@pytest.mark.parametrize(
-    ("name", "topology", "conf", "error", "words"),
-    [
-        ("a b", wordcount(), {}, InvalidTopologyError, "'a b' is not a valid topology name"),
-        ("", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
-        ("123", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
-        ("../x", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
-        ("null", wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
-        (None, wordcount(), {}, InvalidTopologyError, "not a valid topology name"),
-        (
-            "x" * 151,
-            wordcount(),
-            {},
-            InvalidTopologyError,
-            "it has 151 characters, at most 150 are allowed",
-        ),
-        (
-            "a b",
-            wordcount(),
-            {"topology.upgrade": True},
-            InvalidTopologyError,
-            "not a valid topology name",
-        ),
-        (
-            "a b",
-            wordcount(),
-            {"topology.hot.deploy.enable": True},
-            InvalidTopologyError,
-            "not a valid topology name",
-        ),
-        ("wc", Topology({}), {}, InvalidTopologyError, "at least one spout"),
-        (
-            "wc",
-            of(Component("__s", "spout", None)),
-            {},
-            InvalidTopologyError,
-            "component id '__s' is reserved",
-        ),
-        (
-            "wc",
-            of(Component("a b", "spout", None)),
-            {},
-            InvalidTopologyError,
-            "component id 'a b' is not valid",
-        ),
-        (
-            "wc",
-            of(Component("s", "spout", None, streams={"a b": STREAM})),
-            {},
-            InvalidTopologyError,
-            "stream id .a b. is not",
-        ),
-        (
-            "wc",
-            of(Component("s", "spout", None, streams={"__s": STREAM})),
-            {},
-            InvalidTopologyError,
-            "stream id '__s' is reserved",
-        ),
-        (
-            "wc",
-            of(SPOUT, replace(SPOUT, id="t", inputs=(FROM_SPOUT,))),
-            {},
-            InvalidTopologyError,
-            "'t' may not declare inputs",
-        ),
-        (
-            "wc",
-            wordcount(),
-            {"topology.wrokers": 2},
-            InvalidConfigError,
-            "did you mean topology.workers",
-        ),
-        ("wc", wordcount(), {"topology.workers": 0}, InvalidConfigError, "topology.workers"),
-        ("wc", wordcount(), {"topology.workers": None}, InvalidConfigError, "topology.workers"),
-        ("wc", wordcount(), {"topology.workers": "two"}, InvalidConfigError, "topology.workers"),
-        (
-            "wc",
-            wordcount(),
-            {"topology.acker.executors": -1},
-            InvalidConfigError,
-            "topology.acker.executors",
-        ),
-        (
-            "wc",
-            wordcount(),
-            {"topology.hot.deploy.enable": True, "topology.wrokers": 2},
-            InvalidConfigError,
-            "did you mean",
-        ),
-        (
-            "wc",
-            wordcount(),
-            {"topology.hot.deploy.enable": "yes"},
-            InvalidConfigError,
-            "topology.hot.deploy.enable",
-        ),
-        ("wc", wordcount(), {"app.x": float("nan")}, InvalidConfigError, "app.x: .*not JSON"),
-        (
-            "wc",
-            wordcount(),
-            {"topology.component.resources.map": {"gpu": "x"}},
-            InvalidTopologyError,
-            "'gpu': expected an amount",
-        ),
-        ("wc", wordcount(), None, InvalidConfigError, "expected settings by key, got None"),
-        ("wc", wordcount(), "conf", InvalidConfigError, "expected settings by key, got 'conf'"),
-        (
-            "wc",
-            wordcount(),
-            {"storm.local.dir": "/elsewhere"},
-            InvalidConfigError,
-            "storm.local.dir belongs to the cluster",
-        ),
-        (
-            "wc",
-            wordcount(),
-            {"topology.bolt.parallelism": {"split": 0}},
-            InvalidConfigError,
-            "parallelism of 'split'",
-        ),
-        ("wc", wordcount(), {"topology.upgrade": True}, NotAliveError, "topology wc is not alive"),
-        (
-            "wc",
-            wordcount(),
-            {"topology.upgrade.wrokers": []},
-            InvalidConfigError,
-            "did you mean topology.upgrade.workers",
-        ),
-    ],
-)
-def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
+def require_refused(
     name: Any, topology: Topology, conf: Any, error: type[SparkStormError], words: str
 ) -> None:
     bench, heard = Bench(), Ear()
@@ -223,6 +92,69 @@ def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
     assert_nothing_is_left(bench)
     assert heard.told == []
     assert bench.submit()
+
+
+@pytest.mark.parametrize("key", ["", "topology.upgrade", "topology.hot.deploy.enable"])
+@pytest.mark.parametrize("name", ["a b", "", "123", "../x", "null", None])
+def test_an_illegal_name_is_refused_and_leaves_nothing(name: Any, key: str) -> None:
+    words = f"{str(name)!r} is not a valid topology name"
+    require_refused(name, wordcount(), {key: True} if key else {}, InvalidTopologyError, words)
+
+
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [
+        (Topology({}), "at least one spout"),
+        (of(Component("__s", "spout", None)), "component id '__s' is reserved"),
+        (of(Component("a b", "spout", None)), "component id 'a b' is not valid"),
+        (of(replace(SPOUT, streams={"a b": STREAM})), "stream id .a b. is not"),
+        (of(replace(SPOUT, streams={"__s": STREAM})), "stream id '__s' is reserved"),
+        (of(SPOUT, replace(SPOUT, id="t", inputs=(FROM_SPOUT,))), "'t' may not declare inputs"),
+    ],
+)
+def test_an_illegal_topology_is_refused_and_leaves_nothing(topology: Topology, words: str) -> None:
+    require_refused("wc", topology, {}, InvalidTopologyError, words)
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({"topology.wrokers": 2}, "did you mean topology.workers"),
+        ({"topology.workers": 0}, "topology.workers"),
+        ({"topology.workers": None}, "topology.workers"),
+        ({"topology.workers": "two"}, "topology.workers"),
+        ({"topology.acker.executors": -1}, "topology.acker.executors"),
+        ({"topology.hot.deploy.enable": True, "topology.wrokers": 2}, "did you mean"),
+        ({"topology.hot.deploy.enable": "yes"}, "topology.hot.deploy.enable"),
+        ({"app.x": float("nan")}, "app.x: .*not JSON"),
+        (None, "expected settings by key, got None"),
+        ("conf", "expected settings by key, got 'conf'"),
+        ({"storm.local.dir": "/elsewhere"}, "storm.local.dir belongs to the cluster"),
+        ({"topology.bolt.parallelism": {"split": 0}}, "parallelism of 'split'"),
+        ({"topology.upgrade.wrokers": []}, "did you mean topology.upgrade.workers"),
+    ],
+)
+def test_an_illegal_setting_is_refused_and_leaves_nothing(conf: Any, words: str) -> None:
+    require_refused("wc", wordcount(), conf, InvalidConfigError, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "conf", "error", "words"),
+    [
+        ("x" * 151, {}, InvalidTopologyError, "it has 151 characters, at most 150 are allowed"),
+        ("wc", {"topology.upgrade": True}, NotAliveError, "topology wc is not alive"),
+        (
+            "wc",
+            {"topology.component.resources.map": {"gpu": "x"}},
+            InvalidTopologyError,
+            "'gpu': expected an amount",
+        ),
+    ],
+)
+def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
+    name: str, conf: Any, error: type[SparkStormError], words: str
+) -> None:
+    require_refused(name, wordcount(), conf, error, words)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ again what fails, stops while commits are refused, and clocks that go back.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -84,66 +84,41 @@ def _require_each(cluster: LocalCluster, name: str) -> None:
     assert not missing, f"{missing} are lost"
 
 
+def _subject(
+    make: Callable[[], Topology], feeder: Any, *conf: Mapping[str, Any], **more: Any
+) -> Subject:
+    given: dict[str, Any] = {"kinds": WITHOUT_KILLS, "feeder": feeder, **more}
+    return Subject(make, {"spout": _rows()}, _settings(*conf), **given)
+
+
 def deleting() -> Subject:
     """Source that deletes on ack, exactly once."""
-    return Subject(_counting, {"spout": _rows()}, _settings(), kinds=WITHOUT_KILLS, feeder=FEEDER)
+    return _subject(_counting, FEEDER)
 
 
 def blocking_deleting() -> Subject:
     """The same on threads."""
-    return Subject(
-        _counting,
-        {"spout": _rows()},
-        _settings(),
-        kinds=WITHOUT_KILLS,
-        feeder=BLOCKING,
-    )
+    return _subject(_counting, BLOCKING)
 
 
 def deleting_at_least_once() -> Subject:
     """Source that deletes on ack, at least once."""
-    return Subject(
-        _counting,
-        {"spout": _rows()},
-        _settings(AT_LEAST_ONCE),
-        _require_each,
-        kinds=WITHOUT_KILLS,
-        feeder=FEEDER,
-    )
+    return _subject(_counting, FEEDER, AT_LEAST_ONCE, check=_require_each)
 
 
 def blocking_at_least_once() -> Subject:
     """The same on threads."""
-    return Subject(
-        _counting,
-        {"spout": _rows()},
-        _settings(AT_LEAST_ONCE),
-        _require_each,
-        kinds=WITHOUT_KILLS,
-        feeder=BLOCKING,
-    )
+    return _subject(_counting, BLOCKING, AT_LEAST_ONCE, check=_require_each)
 
 
 def deleting_at_most_once() -> Subject:
     """Source that deletes on ack, where nothing is tracked: its own check alone."""
-    return Subject(
-        _counting,
-        {"spout": _rows()},
-        _settings(AT_MOST_ONCE),
-        kinds=WITHOUT_KILLS,
-        feeder=FEEDER,
-    )
+    return _subject(_counting, FEEDER, AT_MOST_ONCE)
 
 
 def blocking_at_most_once() -> Subject:
     """The same on threads."""
-    return Subject(
-        _counting,
-        {"spout": _rows()},
-        _settings(AT_MOST_ONCE),
-        kinds=WITHOUT_KILLS,
-        feeder=BLOCKING,
-    )
+    return _subject(_counting, BLOCKING, AT_MOST_ONCE)
 
 
 def _to_target() -> Topology:
@@ -156,12 +131,12 @@ def _to_target() -> Topology:
 
 def killed() -> Subject:
     """Source that deletes on ack, a target outside of the cluster, and kills of the topology."""
-    return Subject(_to_target, {"spout": _rows()}, _settings(), kinds=EVERY, feeder=FEEDER)
+    return _subject(_to_target, FEEDER, kinds=EVERY)
 
 
 def blocking_killed() -> Subject:
     """The same on threads."""
-    return Subject(_to_target, {"spout": _rows()}, _settings(), kinds=EVERY, feeder=BLOCKING)
+    return _subject(_to_target, BLOCKING, kinds=EVERY)
 
 
 class CountWindow(FoldingBolt):
@@ -205,24 +180,12 @@ def _windows_to_the_end() -> Topology:
 
 def ended() -> Subject:
     """Windows that fire at the end of their source alone, which emits again what fails."""
-    return Subject(
-        _windows_to_the_end,
-        {"spout": _rows()},
-        _settings(),
-        kinds=WITHOUT_KILLS,
-        feeder=FEEDER,
-    )
+    return _subject(_windows_to_the_end, FEEDER)
 
 
 def blocking_ended() -> Subject:
     """The same on threads."""
-    return Subject(
-        _windows_to_the_end,
-        {"spout": _rows()},
-        _settings(),
-        kinds=WITHOUT_KILLS,
-        feeder=BLOCKING,
-    )
+    return _subject(_windows_to_the_end, BLOCKING)
 
 
 class CountByTimer(TimedBolt):
@@ -255,6 +218,4 @@ def by_the_clock() -> Subject:
     """Windows and timers by processing time, of which each row must be in all that it belongs
     to.
     """
-    return Subject(
-        _by_the_clock, {"spout": _rows()}, _settings(), kinds=WITHOUT_KILLS, feeder=FEEDER
-    )
+    return _subject(_by_the_clock, FEEDER)

@@ -16,66 +16,43 @@ from tests.insight.watched import watched
 from tests.web.served import served
 
 S, I, D, B, L, O, N = str, int, float, bool, list, dict, type(None)  # noqa: E741 - as in the reference's tables
-_TOPOLOGY = {
-    **dict.fromkeys(("id", "encodedId", "owner", "name", "status", "uptime"), S),
-    **dict.fromkeys(
-        ("uptimeSeconds", "tasksTotal", "workersTotal", "executorsTotal", "replicationCount"), I
-    ),
-    **dict.fromkeys(
-        (
-            "requestedMemOnHeap",
-            "requestedTotalMem",
-            "requestedCpu",
-            "assignedMemOnHeap",
-            "assignedTotalMem",
-        ),
-        D,
-    ),
-    "requestedGenericResources": S,
-}
-_COMMON = {
-    **dict.fromkeys(("executors", "tasks", "emitted", "transferred", "acked", "failed"), I),
-    **dict.fromkeys(("requestedMemOnHeap", "requestedCpu"), D),
-    **dict.fromkeys(("lastError", "errorHost", "errorWorkerLogLink"), S),
-}
-_EXECUTOR = {
-    **dict.fromkeys(("id", "uptime", "host", "workerLogLink"), S),
-    **dict.fromkeys(("port", "emitted", "acked"), I),
-}
-_WINDOW = {"window": S, "windowPretty": S, "emitted": I, "transferred": I, "acked": I, "failed": I}
-_WORKER = {
-    **dict.fromkeys(("supervisorId", "host", "topologyId", "topologyName", "owner"), S),
+
+
+def all_of(kind: Any, names: str) -> dict[str, Any]:
+    """Return fields of one type, by names with spaces between them."""
+    return dict.fromkeys(names.split(), kind)
+
+
+_TOPOLOGY = (
+    all_of(S, "id encodedId owner name status uptime requestedGenericResources")
+    | all_of(I, "uptimeSeconds tasksTotal workersTotal executorsTotal replicationCount")
+    | all_of(D, "requestedMemOnHeap requestedTotalMem requestedCpu")
+    | all_of(D, "assignedMemOnHeap assignedTotalMem")
+)
+_COMMON = (
+    all_of(I, "executors tasks emitted transferred acked failed")
+    | all_of(D, "requestedMemOnHeap requestedCpu")
+    | all_of(S, "lastError errorHost errorWorkerLogLink")
+)
+_EXECUTOR = all_of(S, "id uptime host workerLogLink") | all_of(I, "port emitted acked")
+_WINDOW = all_of(S, "window windowPretty") | all_of(I, "emitted transferred acked failed")
+_WORKER = all_of(S, "supervisorId host topologyId topologyName owner") | {
     "port": I,
     "componentNumTasks": O,
 }
-_SUPERVISOR = {
-    **dict.fromkeys(("id", "host", "uptime", "version", "logLink"), S),
+_SUPERVISOR = all_of(S, "id host uptime version logLink") | {
     "slotsTotal": I,
     "totalMem": D,
     "blacklisted": B,
 }
+_BOLT = all_of(S, "capacity executeLatency processLatency") | {"executed": I}
 ROUTES: dict[str, dict[str, Any]] = {
     "/cluster/configuration": {"ui.pagination": I, "ui.port": I},
-    "/cluster/summary": {
-        **dict.fromkeys(
-            (
-                "supervisors",
-                "topologies",
-                "slotsTotal",
-                "slotsUsed",
-                "slotsFree",
-                "executorsTotal",
-                "tasksTotal",
-            ),
-            I,
-        ),
-        "stormVersion": S,
-        "stormVersionInfo": O,
-        "totalMem": D,
-        "availCpu": D,
-        "memAssignedPercentUtil": S,
-        "schedulerDisplayResource": B,
-    },
+    "/cluster/summary": all_of(I, "supervisors topologies slotsTotal slotsUsed slotsFree")
+    | all_of(I, "executorsTotal tasksTotal")
+    | all_of(S, "stormVersion memAssignedPercentUtil")
+    | all_of(D, "totalMem availCpu")
+    | {"stormVersionInfo": O, "schedulerDisplayResource": B},
     "/nimbus/summary": {"nimbuses": L},
     "/supervisor/summary": {"supervisors": [_SUPERVISOR], "logviewerPort": I, "logviewerScheme": S},
     "/supervisor?id=node1": {"supervisors": [_SUPERVISOR], "workers": [_WORKER]},
@@ -86,10 +63,9 @@ ROUTES: dict[str, dict[str, Any]] = {
     },
     "/owner-resources/root": {"owner": S, "topologies": [_TOPOLOGY], "totalReqMem": D},
     "/topology/summary": {"topologies": [_TOPOLOGY], "schedulerDisplayResource": B},
-    "/topology/{id}": {
-        **_TOPOLOGY,
-        "window": S,
-        "windowHint": S,
+    "/topology/{id}": _TOPOLOGY
+    | all_of(S, "window windowHint")
+    | {
         "msgTimeout": I,
         "debug": B,
         "samplingPct": D,
@@ -97,69 +73,32 @@ ROUTES: dict[str, dict[str, Any]] = {
         "visualizationTable": L,
         "topologyStats": [{**_WINDOW, "completeLatency": S}],
         "workers": [_WORKER],
-        "spouts": [{**_COMMON, "spoutId": S, "encodedSpoutId": S, "completeLatency": S}],
-        "bolts": [
-            {
-                **_COMMON,
-                "boltId": S,
-                "capacity": S,
-                "executeLatency": S,
-                "executed": I,
-                "processLatency": S,
-            }
-        ],
+        "spouts": [_COMMON | all_of(S, "spoutId encodedSpoutId completeLatency")],
+        "bolts": [_COMMON | _BOLT | {"boltId": S}],
     },
     "/topology/{id}/metrics": {"topologyStats": L},
     "/topology/{id}/lag": {},
     "/topology/{id}/logconfig": {"namedLoggerLevels": O},
     "/topology/{id}/visualization": {
-        "split": {
-            ":type": S,
-            ":capacity": D,
-            ":latency": O,
-            ":transferred": O,
-            ":stats": L,
-            ":inputs": L,
-        }
+        "split": {":type": S, ":capacity": D, **all_of(O, ":latency :transferred")}
+        | all_of(L, ":stats :inputs")
     },
     "/topology/{id}/visualization-init": {"visualizationTable": L},
-    "/topology/{id}/component/split": {
-        "id": S,
-        "name": S,
-        "topologyId": S,
-        "topologyStatus": S,
-        "componentType": S,
+    "/topology/{id}/component/split": all_of(S, "id name topologyId topologyStatus componentType")
+    | {
         "executors": I,
         "componentErrors": L,
-        "boltStats": [
-            {**_WINDOW, "executed": I, "executeLatency": S, "processLatency": S, "capacity": S}
-        ],
+        "boltStats": [_WINDOW | _BOLT],
         "inputStats": [
-            {
-                "component": S,
-                "stream": S,
-                "executeLatency": S,
-                "executed": I,
-                "acked": I,
-                "failed": I,
-            }
+            all_of(S, "component stream executeLatency") | all_of(I, "executed acked failed")
         ],
         "outputStats": [{"stream": S, "emitted": I, "transferred": I}],
-        "executorStats": [
-            {**_EXECUTOR, "capacity": S, "executeLatency": S, "executed": I, "processLatency": S}
-        ],
+        "executorStats": [_EXECUTOR | _BOLT],
     },
     "/topology/{id}/component/lines": {
         "spoutSummary": [{**_WINDOW, "completeLatency": D, "lastError": S}],
         "outputStats": [
-            {
-                "stream": S,
-                "emitted": I,
-                "transferred": I,
-                "completeLatency": S,
-                "acked": I,
-                "failed": I,
-            }
+            all_of(S, "stream completeLatency") | all_of(I, "emitted transferred acked failed")
         ],
         "executorStats": [{**_EXECUTOR, "completeLatency": S}],
     },
@@ -252,78 +191,48 @@ def test_actions_change_the_topology_and_answer_as_storm_does() -> None:
         assert at.client.get(f"/api/v1/topology/{at.id}").status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "sentence"),
-    [
-        (
-            "GET",
-            "/topology/nobody-1-1",
-            None,
-            404,
-            "topology nobody-1-1 is not alive; there are words",
-        ),
-        ("GET", "/topology/words", None, 404, "has that name"),
-        (
-            "GET",
-            "/topology/{id}?window=7",
-            None,
-            400,
-            "window: expected one of :all-time, 600, 10800, 86400, got '7'",
-        ),
-        (
-            "GET",
-            "/topology/{id}/component/x%3Cscript%3E",
-            None,
-            404,
-            "has no component 'x<script>', only count, lines, split",
-        ),
-        ("GET", "/supervisor", None, 400, "give id or host"),
-        ("POST", "/topology/{id}/kill/soon", None, 400, "expected whole seconds, got 'soon'"),
-        ("POST", "/topology/{id}/kill/-1", None, 400, "expected whole seconds, got '-1'"),
-        ("POST", "/topology/{id}/rebalance/0", b"{", 400, "the body is not JSON"),
-        ("POST", "/topology/{id}/rebalance/0", b"[1]", 400, "must be a JSON object"),
-        (
-            "POST",
-            "/topology/{id}/rebalance/0",
-            b'{"rebalanceOptions": 7}',
-            400,
-            "expected dict, got 7",
-        ),
-        (
-            "POST",
-            "/topology/{id}/rebalance/0",
-            b'{"rebalanceOptions": {"numWorkers": true}}',
-            400,
-            "expected int, got True",
-        ),
-        (
-            "POST",
-            "/topology/{id}/rebalance/0",
-            b'{"rebalanceOptions": {"evil": 1}}',
-            400,
-            "'evil' is not known",
-        ),
-        ("POST", "/topology/{id}/rebalance/0", b"[" * 60_000, 400, "the body"),
-        ("POST", "/topology/{id}/rebalance/0", b" " * 70_000, 413, "more than 65536 bytes"),
-        (
-            "POST",
-            "/topology/{id}/logconfig",
-            b'{"namedLoggerLevels": {"ROOT": 1}}',
-            400,
-            "must be an object",
-        ),
-    ],
-)
-def test_what_is_refused_is_a_sentence_as_json(
-    method: str, path: str, body: bytes | None, status: int, sentence: str
-) -> None:
+def require_refused(status: int, sentence: str, method: str, path: str, body: Any = None) -> None:
     with served() as at:
         answer = at.client.request(method, f"/api/v1{path.format(id=at.id)}", content=body)
         assert answer.status_code == status
-        assert (
-            answer.json()["error"].startswith(str(status))
-            and sentence in answer.json()["errorMessage"]
-        )
+        said = answer.json()
+        assert said["error"].startswith(str(status)) and sentence in said["errorMessage"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "sentence"),
+    [
+        ("/topology/nobody-1-1", 404, "topology nobody-1-1 is not alive; there are words"),
+        ("/topology/words", 404, "has that name"),
+        ("/topology/{id}?window=7", 400, "expected one of :all-time, 600, 10800, 86400, got '7'"),
+        ("/topology/{id}/component/x%3Cscript%3E", 404, "'x<script>', only count, lines, split"),
+        ("/supervisor", 400, "give id or host"),
+    ],
+)
+def test_what_is_not_there_is_a_sentence_as_json(path: str, status: int, sentence: str) -> None:
+    require_refused(status, sentence, "GET", path)
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "sentence"),
+    [
+        ("kill/soon", None, "expected whole seconds, got 'soon'"),
+        ("kill/-1", None, "expected whole seconds, got '-1'"),
+        ("rebalance/0", b"{", "the body is not JSON"),
+        ("rebalance/0", b"[1]", "must be a JSON object"),
+        ("rebalance/0", b'{"rebalanceOptions": 7}', "expected dict, got 7"),
+        ("rebalance/0", b'{"rebalanceOptions": {"numWorkers": true}}', "expected int, got True"),
+        ("rebalance/0", b'{"rebalanceOptions": {"evil": 1}}', "'evil' is not known"),
+        ("rebalance/0", b"[" * 60_000, "the body"),
+        ("rebalance/0", b" " * 70_000, "more than 65536 bytes"),
+        ("logconfig", b'{"namedLoggerLevels": {"ROOT": 1}}', "must be an object"),
+    ],
+)
+def test_an_action_that_is_refused_is_a_sentence_as_json(
+    verb: str, body: bytes | None, sentence: str
+) -> None:
+    status = 413 if "bytes" in sentence else 400
+    require_refused(status, sentence, "POST", f"/topology/{{id}}/{verb}", body)
 
 
 def test_a_server_that_may_only_read_refuses_what_changes_something() -> None:
