@@ -198,58 +198,45 @@ def test_keys_join_where_fields_grouping_makes_the_same_of_them(
     assert done["join"] == [(1,)] * is_joined
 
 
-def window(join: JoinBolt) -> JoinBolt:
-    return join.with_tumbling_window(Count(2))
+def built(join: JoinBolt, **inputs: Any) -> Topology:
+    """Return a topology of this join over windows of two."""
+    return topology(join.with_tumbling_window(Count(2)), **inputs)
+
+
+def of_two(*given: Any) -> JoinBolt:
+    return JoinBolt("a", "k").join("b", *(given or ("b_k",)))
+
+
+def of_three() -> JoinBolt:
+    return joined(("join", "join"))
+
+
+SHUFFLED = dict.fromkeys("abc", "shuffle")
+BY_V = {"a": fields("k"), "b": fields("v"), "c": fields("c_k")}
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: topology(window(JoinBolt("a", "k").select("k"))), "needs at least one join"),
-        (lambda: topology(window(JoinBolt("a", "k").join("b", "b_k"))), r"and a select\(...\)"),
+        (lambda: built(JoinBolt("a", "k").select("k")), "needs at least one join"),
+        (lambda: built(of_two()), r"and a select\(...\)"),
         (
             lambda: JoinBolt("a", "k").join("b", "b_k", to="d"),
             "is joined to 'd', which is none of the streams before it: a",
         ),
-        (
-            lambda: JoinBolt("a", "k").join("b", ["b_k", "v"]),
-            "'b' has a key of 2 fields, 'a' one of 1",
-        ),
+        (lambda: of_two(["b_k", "v"]), "'b' has a key of 2 fields, 'a' one of 1"),
         (lambda: JoinBolt("a", ()), "'a' needs at least one key field"),
         (lambda: JoinBolt("a", "k").join("a:default", "k"), "is joined twice"),
-        (lambda: joined(("join", "join")).select("k", "b:k as k"), "has the field 'k' twice"),
+        (lambda: of_three().select("k", "b:k as k"), "has the field 'k' twice"),
+        (lambda: built(of_three(), inputs=["a", "b"]), "joins 'c', which is no input of it"),
+        (lambda: built(of_two().select("k")), "has the input 'c:default'"),
         (
-            lambda: topology(window(joined(("join", "join"))), inputs=["a", "b"]),
-            "joins 'c', which is no input of it",
-        ),
-        (
-            lambda: topology(window(JoinBolt("a", "k").join("b", "b_k").select("k"))),
-            "has the input 'c:default'",
-        ),
-        (
-            lambda: topology(
-                window(JoinBolt("a", "x").join("b", "b_k").select("k")), inputs=["a", "b"]
-            ),
+            lambda: built(JoinBolt("a", "x").join("b", "b_k").select("k"), inputs=["a", "b"]),
             "'x'",
         ),
-        (
-            lambda: topology(window(joined(("join", "join")).select("b:gone"))),
-            "select has 'b:gone', which no joined",
-        ),
-        (
-            lambda: topology(
-                window(joined(("join", "join"))),
-                inputs={"a": "shuffle", "b": "shuffle", "c": "shuffle"},
-            ),
-            "by shuffle grouping",
-        ),
-        (
-            lambda: topology(
-                window(joined(("join", "join"))),
-                inputs={"a": fields("k"), "b": fields("v"), "c": fields("c_k")},
-            ),
-            "is grouped by v; use fields_grouping",
-        ),
+        (lambda: built(of_three().select("b:gone")), "select has 'b:gone', which no joined"),
+        (lambda: built(of_three(), inputs=SHUFFLED), "by shuffle grouping"),
+        (lambda: built(of_three(), inputs=BY_V), "is grouped by v; use fields_grouping"),
     ],
 )
 def test_a_join_that_cannot_work_is_refused_in_one_sentence(make: Any, sentence: str) -> None:

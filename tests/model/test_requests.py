@@ -75,77 +75,62 @@ def test_an_outcome_reads_back_with_its_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "request_id", "words"),
+    ("request_", "words"),
     [
-        (KILL, "f" * 32, "its record is that of request '0123"),
-        (replace(KILL, id="../x"), "../x", r"its record is that of request '\.\./x'"),
-        (replace(KILL, kind=RequestKind.UPGRADE), ID, "UPGRADE with no topology"),
-        (replace(DRAIN, name="wc"), ID, "DRAIN_HOST of topology 'wc' and host 'w1.example.org'"),
-        (replace(DRAIN, host=""), ID, "'' is no host's name"),
-        (replace(DRAIN, host="w1\n"), ID, "is no host's name"),
-        (replace(DRAIN, reason="x" * 201), ID, "is not one line of at most 200 characters"),
-        (replace(KILL, host="w1"), ID, "KILL of topology 'wc' and host 'w1'"),
-        (replace(KILL, name=""), ID, "KILL of topology '' and host ''"),
-        (replace(KILL, name="a b"), ID, "'a b' is not a valid topology name"),
-        (
-            replace(KILL, topology_id="../../wc-1-9"),
-            ID,
-            r"'\.\./\.\./wc-1-9' is no id of a topology named wc",
-        ),
-        (replace(KILL, topology_id="other-1-9"), ID, "'other-1-9' is no id of a topology named wc"),
-        (
-            replace(KILL, topology_id="wc-other-1-9"),
-            ID,
-            "'wc-other-1-9' is no id of a topology named wc",
-        ),
-        (replace(KILL, topology_id="wc-1-" + "9" * 1000), ID, "is no id of a topology"),
-        (replace(KILL, expires_ms=4), ID, "it expires at 4, before it was made at 5"),
-        (replace(KILL, created_ms=-1), ID, "before it was made at -1"),
-        (replace(KILL, wait_ms=10**15), ID, "longer than a year"),
-        (replace(KILL, base=BASE), ID, "KILL with a topology"),
-        (replace(SUBMIT, base=None), ID, "SUBMIT with no topology"),
-        (
-            replace(SUBMIT, topology_id="wc-2-9"),
-            ID,
-            "it is about 'wc-2-9', its base about 'wc-1-9'",
-        ),
-        (replace(SUBMIT, topology_id="", base=replace(BASE, topology_id="")), ID, "it is about ''"),
-        (replace(SUBMIT, base=replace(BASE, name="other")), ID, "its base about"),
-        (
-            replace(SUBMIT, base=replace(BASE, status=TopologyStatus.KILLED)),
-            ID,
-            "cannot start as KILLED",
-        ),
-        (
-            replace(SUBMIT, base=replace(BASE, pending=PendingAction(Action.REMOVE, 1))),
-            ID,
-            "cannot start as",
-        ),
-        (
-            replace(SUBMIT, base=replace(BASE, num_workers=0)),
-            ID,
-            "lacks workers, executors or blobs",
-        ),
-        (
-            replace(SUBMIT, base=replace(BASE, executors_by_component={"split": 0})),
-            ID,
-            "lacks workers, executors or blobs",
-        ),
-        (replace(SUBMIT, outline_key=""), ID, "lacks workers, executors or blobs"),
-        (replace(LEVELS, log_levels={}), ID, "none is given"),
-        (
-            replace(LEVELS, log_levels={"a": LogLevel("LOUD")}),
-            ID,
-            "'a' to 'LOUD'; use one of DEBUG",
-        ),
-        (replace(LEVELS, log_levels={"a": LogLevel("INFO", -1)}), ID, " for -1 ms; a time from 0"),
+        (replace(KILL, kind=RequestKind.UPGRADE), "UPGRADE with no topology"),
+        (replace(DRAIN, name="wc"), "DRAIN_HOST of topology 'wc' and host 'w1.example.org'"),
+        (replace(DRAIN, host=""), "'' is no host's name"),
+        (replace(DRAIN, host="w1\n"), "is no host's name"),
+        (replace(DRAIN, reason="x" * 201), "is not one line of at most 200 characters"),
+        (replace(KILL, host="w1"), "KILL of topology 'wc' and host 'w1'"),
+        (replace(KILL, name=""), "KILL of topology '' and host ''"),
+        (replace(KILL, name="a b"), "'a b' is not a valid topology name"),
+        (replace(KILL, topology_id="../../wc-1-9"), "is no id of a topology named wc"),
+        (replace(KILL, topology_id="other-1-9"), "'other-1-9' is no id of a topology named wc"),
+        (replace(KILL, topology_id="wc-other-1-9"), "is no id of a topology named wc"),
+        (replace(KILL, topology_id="wc-1-" + "9" * 1000), "is no id of a topology"),
+        (replace(KILL, expires_ms=4), "it expires at 4, before it was made at 5"),
+        (replace(KILL, created_ms=-1), "before it was made at -1"),
+        (replace(KILL, wait_ms=10**15), "longer than a year"),
+        (replace(KILL, base=BASE), "KILL with a topology"),
+        (replace(SUBMIT, base=None), "SUBMIT with no topology"),
+        (replace(SUBMIT, topology_id="wc-2-9"), "is about 'wc-2-9', its base about 'wc-1-9'"),
+        (replace(SUBMIT, outline_key=""), "lacks workers, executors or blobs"),
+        (replace(LEVELS, log_levels={}), "none is given"),
+        (replace(LEVELS, log_levels={"a": LogLevel("LOUD")}), "'a' to 'LOUD'; use one of DEBUG"),
+        (replace(LEVELS, log_levels={"a": LogLevel("INFO", -1)}), " for -1 ms; a time from 0"),
     ],
 )
 def test_a_request_that_no_client_writes_is_refused_by_its_field(
-    request_: Request, request_id: str, words: str
+    request_: Request, words: str
 ) -> None:
     with pytest.raises(SparkStormError, match=words):
-        check_request(request_, request_id)
+        check_request(request_, ID)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "other"}, "its base about"),
+        ({"status": TopologyStatus.KILLED}, "cannot start as KILLED"),
+        ({"pending": PendingAction(Action.REMOVE, 1)}, "cannot start as"),
+        ({"num_workers": 0}, "lacks workers, executors or blobs"),
+        ({"executors_by_component": {"split": 0}}, "lacks workers, executors or blobs"),
+    ],
+)
+def test_a_base_that_no_client_writes_is_refused_by_its_field(change: Any, words: str) -> None:
+    with pytest.raises(SparkStormError, match=words):
+        check_request(replace(SUBMIT, base=replace(BASE, **change)), ID)
+
+
+def test_a_request_under_another_id_is_refused() -> None:
+    with pytest.raises(SparkStormError, match="its record is that of request '0123"):
+        check_request(KILL, "f" * 32)
+    with pytest.raises(SparkStormError, match=r"its record is that of request '\.\./x'"):
+        check_request(replace(KILL, id="../x"), "../x")
+    without_id = replace(SUBMIT, topology_id="", base=replace(BASE, topology_id=""))
+    with pytest.raises(SparkStormError, match="it is about ''"):
+        check_request(without_id, ID)
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,12 @@ def verdict(*rounds: list[WorkerBeat]) -> str:
 NOTHING = [beat(B, executed=5000, failed=900), beat(C, executed=5000)]
 
 
+def timed(upgraded_us: int, other_us: int) -> list[WorkerBeat]:
+    """Heartbeats of an upgraded worker and another one with these times of a thousand tuples."""
+    upgraded = beat(B, executed=6000, failed=900, busy_us=upgraded_us)
+    return [upgraded, beat(C, executed=6000, busy_us=other_us)]
+
+
 @pytest.mark.parametrize(
     ("after", "words"),
     [
@@ -271,28 +277,9 @@ NOTHING = [beat(B, executed=5000, failed=900), beat(C, executed=5000)]
         ),
         # the others fail as many
         ([beat(B, executed=6000, failed=920), beat(C, executed=9000, failed=100)], ""),
-        (
-            [
-                beat(B, executed=6000, failed=900, busy_us=900_000),
-                beat(C, executed=6000, busy_us=200_000),
-            ],
-            "takes 900 us per tuple",
-        ),
-        (
-            [
-                beat(B, executed=6000, failed=900, busy_us=500_000),
-                beat(C, executed=6000, busy_us=200_000),
-            ],
-            "",
-        ),
-        # too short to tell
-        (
-            [
-                beat(B, executed=6000, failed=900, busy_us=90_000),
-                beat(C, executed=6000, busy_us=2_000),
-            ],
-            "",
-        ),
+        (timed(900_000, 200_000), "takes 900 us per tuple"),
+        (timed(500_000, 200_000), ""),
+        (timed(90_000, 2_000), ""),  # too short to tell
         (
             [beat(B, word="FAILED"), beat(C, executed=9000)],
             "worker n1:2 does not start: ImportError: no module",
