@@ -137,6 +137,19 @@ def test_the_context_has_the_supervisors_of_use_only() -> None:
     ]
 
 
+def test_a_plain_rebalance_copies_the_old_slots_up_to_the_number_of_workers() -> None:
+    """S0.85."""
+    old = (worker("a:1", 1), worker("a:2", 2), worker("b:1", 3))
+    asked = context(
+        [part("in", 3, "spout")],
+        [sup("a", ports=2), sup("b", ports=2)],
+        "REBALANCE",
+        conf={"topology.workers": 2},
+        old_workers=old,
+    )
+    assert shown(assign_tasks(asked)) == {"a:1": [1, 3], "a:2": [2]}
+
+
 def test_memory_and_cpu_are_set_last_where_nobody_did() -> None:
     """S0.90."""
     found = assign_tasks(context([part("in", 1, "spout")], [sup("a", 1)]))
@@ -279,6 +292,28 @@ def test_nothing_to_assign_is_said() -> None:
         FailedAssignTopologyError, match="Don't need assign worker, all workers are fine"
     ):
         assign_tasks(asked)
+
+
+def test_a_task_joins_its_worker_and_is_counted() -> None:
+    """S0.103 and S0.105."""
+    asked = context([part("in", 1, "spout")], [sup("a", 1)])
+    slot = JStormSlot("a", "h-a", 1)
+    tasks = TaskScheduler(asked, {1}, [slot], False, None)
+    tasks.assign()
+    assert slot.tasks == {1}
+    assert tasks._placed.on_node("a", "in") == 1
+
+
+def test_the_topology_master_gets_a_worker_alone_with_its_own_memory() -> None:
+    parts = [part("in", 2, "spout"), part("__topology_master", 1, "system")]
+    conf = {
+        "topology.master.single.worker": True,
+        "topology.workers": 2,
+        "topology.master.worker.memory.size": 77,
+    }
+    found = assign_tasks(context(parts, [sup("a", 1), sup("b", 1, 2)], conf=conf))
+    assert shown(found) == {"a:1": [2], "b:1": [1], "b:2": [3]}
+    assert [plan.memory_bytes == 77 for plan in found] == [False, True, False]
 
 
 # -- defects of the original that are not copied (storm-facts 2.16) --------------------------------
