@@ -27,7 +27,7 @@ SECONDS ?= 60
 PARALLEL ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
-SETTINGS := setup.cfg setup.py pyproject.toml requirements.lock sparkstorm/common/model/_core.c sparkstorm/common/model/_extensions.c sparkstorm/common/model/_frames.c sparkstorm/common/model/_hash.c sparkstorm/common/model/_ledger.c sparkstorm/common/model/_msgpack.c sparkstorm/common/model/_values.c
+SETTINGS := setup.cfg setup.py pyproject.toml requirements.lock sparkstorm/common/model/_core.c sparkstorm/common/model/_extensions.c sparkstorm/common/model/_frames.c sparkstorm/common/model/_hash.c sparkstorm/common/model/_msgpack.c sparkstorm/common/model/_values.c
 # Spark's scripts and workers must find this Python and a Java that is new enough, whatever else is on PATH; and a run on
 # one machine opens its ports on loopback alone
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python -m sparkstorm.extensions.embedded --install --home)" && export JAVA_HOME \

@@ -54,7 +54,6 @@ setup(
                     "_extensions",
                     "_frames",
                     "_hash",
-                    "_ledger",
                     "_msgpack",
                     "_values",
                 )

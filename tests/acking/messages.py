@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from sparkstorm.data_plane.acking.batch import Settled
 from sparkstorm.data_plane.acking.journal import replay
-from sparkstorm.data_plane.acking.table_ledger import Ledger
+from sparkstorm.data_plane.acking.ledger import Ledger, Settled
 from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 
 AnyLedger: TypeAlias = Ledger | TreeBatches
@@ -29,13 +28,13 @@ def fail(ledger: AnyLedger, *roots: int) -> Settled:
 
 
 def acked(settled: Settled) -> list[tuple[int, int]]:
-    return sorted(zip(settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True))
+    return sorted(settled.acked.items())
 
 
 def failed(settled: Settled) -> list[tuple[int, int]]:
-    return sorted(zip(settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True))
+    return sorted(settled.failed.items())
 
 
 def rows_of(ledger: AnyLedger) -> list[tuple[int, int, int, int]]:
     """Return all open roots as (root, value, spout task, flags), in the order of roots."""
-    return sorted(zip(*(column.tolist() for column in replay(ledger.snapshot(), ())), strict=True))
+    return sorted(replay(ledger.snapshot(), ()))

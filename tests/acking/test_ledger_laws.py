@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.common.errors import MalformedFrameError
-from sparkstorm.data_plane.acking.ledger import DictLedger
-from sparkstorm.data_plane.acking.table_ledger import Ledger, new_ledger
+from sparkstorm.data_plane.acking.ledger import Ledger
 from tests.acking.messages import AnyLedger, MakeLedger, ack, acked, fail, failed, init, rows_of
 
 ROOT, SPOUT_TASK, OTHER_TASK = 77, 5, 6
@@ -250,14 +249,6 @@ def test_an_empty_batch_settles_nothing(make: MakeLedger) -> None:
     assert not make().apply()
 
 
-@pytest.mark.parametrize("kind", [DictLedger, new_ledger])
-def test_a_fresh_ledger_has_no_bytes_per_root(kind: Callable[[], Ledger]) -> None:
-    ledger = kind()
-    assert ledger.bytes_per_root() == 0.0
-    ack(ledger, (1, 2))
-    assert ledger.bytes_per_root() > 20
-
-
 def test_without_time_outs_only_what_nobody_has_begun_is_forgotten(make: MakeLedger) -> None:
     ledger = make()
     ledger.apply(([1], [5], [7]), ([2], [9]), [3])
@@ -266,7 +257,7 @@ def test_without_time_outs_only_what_nobody_has_begun_is_forgotten(make: MakeLed
         ledger.rotate()
     assert [root in ledger for root in (1, 2, 3)] == [True, False, False]
     settled = ledger.apply(acks=([1], [5]))
-    assert settled.acked_roots.tolist() == [1]
+    assert list(settled.acked) == [1]
 
 
 # -- many open roots never take each other's messages ----------------------------------------------
@@ -410,14 +401,14 @@ def test_a_reloaded_ledger_has_nothing_to_journal_and_young_entries(make: MakeLe
 
 
 def test_a_ledger_of_one_kind_reads_what_another_wrote(make: MakeLedger) -> None:
-    writer = DictLedger()
+    writer = Ledger()
     init(writer, *((root, root * 3, TASK) for root in range(1, 500)))
     reader = reloaded(make, b"", writer.take_delta())
     assert len(acked(ack(reader, *((root, root * 3) for root in range(1, 500))))) == 499
 
 
 def _records() -> tuple[bytes, bytes]:
-    ledger = DictLedger()
+    ledger = Ledger()
     init(ledger, (1, 5, TASK), (2, 6, TASK))
     delta = ledger.take_delta()
     return ledger.snapshot(), delta

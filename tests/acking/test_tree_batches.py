@@ -6,11 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstorm.common.model import compiled
 from sparkstorm.common.model.roots import batch_root, split
-from sparkstorm.data_plane.acking.batch import Settled
-from sparkstorm.data_plane.acking.ledger import DictLedger
-from sparkstorm.data_plane.acking.table_ledger import Ledger, TableLedger
+from sparkstorm.data_plane.acking.ledger import Ledger, Settled
 from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 from tests.acking.messages import ack, acked, fail, failed, init
 
@@ -21,7 +18,7 @@ TASK = 4
 
 
 def kept(settled: Settled) -> list[tuple[int, int]]:
-    return sorted(zip(settled.kept_roots.tolist(), settled.kept_tasks.tolist(), strict=True))
+    return sorted(settled.kept.items())
 
 
 def again(trees: TreeBatches, *deltas: bytes) -> TreeBatches:
@@ -31,12 +28,9 @@ def again(trees: TreeBatches, *deltas: bytes) -> TreeBatches:
     return found
 
 
-@pytest.fixture(params=["dict", "table"])
-def trees(request: pytest.FixtureRequest) -> TreeBatches:
-    if request.param == "table" and compiled.core is None:
-        pytest.skip(compiled.description)
-    ledger: Ledger = DictLedger() if request.param == "dict" else TableLedger()
-    return TreeBatches(ledger)
+@pytest.fixture
+def trees() -> TreeBatches:
+    return TreeBatches()
 
 
 def test_a_batch_is_acked_except_the_members_whose_split_root_is_open(trees: TreeBatches) -> None:
@@ -157,6 +151,6 @@ def test_what_is_forgotten_waits_for_no_batch_any_more(trees: TreeBatches) -> No
 
 def test_a_verdict_of_failures_alone_is_a_verdict() -> None:
     """The acker's task sends nothing for a verdict that is false."""
-    found = DictLedger().apply(([5], [7], [3]), ([], []), [5])
-    assert found.failed_roots.tolist() == [5] and not len(found.acked_roots)
+    found = Ledger().apply(([5], [7], [3]), ([], []), [5])
+    assert list(found.failed) == [5] and not found.acked
     assert found

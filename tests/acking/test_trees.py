@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.data_plane.acking.ledger import DictLedger
-from sparkstorm.data_plane.acking.table_ledger import Ledger, new_ledger
+from sparkstorm.data_plane.acking.ledger import Ledger
 
 SPOUT_TASK = 3
 Message = tuple[str, int, int]
@@ -70,8 +69,8 @@ def _deliver(ledger: Ledger, batch: list[Message]) -> tuple[list[int], list[int]
     settled = ledger.apply(
         (init_roots, init_values, [SPOUT_TASK] * len(init_roots)), (ack_roots, ack_values), fails
     )
-    assert set(settled.acked_tasks.tolist()) <= {SPOUT_TASK}
-    return settled.acked_roots.tolist(), settled.failed_roots.tolist()
+    assert set(settled.acked.values()) <= {SPOUT_TASK}
+    return list(settled.acked), list(settled.failed)
 
 
 def _cut(draw: st.DataObject, messages: list[Message]) -> list[list[Message]]:
@@ -81,17 +80,13 @@ def _cut(draw: st.DataObject, messages: list[Message]) -> list[list[Message]]:
     return [messages[begin:end] for begin, end in pairwise(cuts)]
 
 
-def _ledger(draw: st.DataObject) -> Ledger:
-    return DictLedger() if draw.draw(st.booleans()) else new_ledger()
-
-
 @pytest.mark.slow
 @settings(derandomize=True)
 @given(forest=forests(), data=st.data())
 def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(
     forest: Forest, data: st.DataObject
 ) -> None:
-    ledger = _ledger(data)
+    ledger = Ledger()
     messages = data.draw(st.permutations(forest.inits + forest.acks))
     left = {root: sum(message[1] == root for message in messages) for _, root, _ in forest.inits}
     for batch in _cut(data, messages):
@@ -110,7 +105,7 @@ def test_s1_5_every_tree_is_acked_by_exactly_its_last_message_in_any_order(
 def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(
     forest: Forest, data: st.DataObject
 ) -> None:
-    ledger = _ledger(data)
+    ledger = Ledger()
     lost = data.draw(st.sampled_from(forest.acks))
     messages = forest.inits + [message for message in forest.acks if message is not lost]
     told: list[int] = []
@@ -126,7 +121,7 @@ def test_s1_15_a_tree_with_a_lost_ack_is_never_acked_and_a_fail_ends_it(
 def test_s1_16_s1_17_no_root_is_told_twice_whatever_fails_and_when(
     forest: Forest, data: st.DataObject
 ) -> None:
-    ledger = _ledger(data)
+    ledger = Ledger()
     fails = [
         ("fail", root, 0)
         for root in data.draw(st.lists(st.sampled_from([root for _, root, _ in forest.inits])))

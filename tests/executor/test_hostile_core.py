@@ -12,7 +12,6 @@ from random import Random
 from threading import get_ident
 from typing import Any
 
-import numpy as np
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Tuple
@@ -24,16 +23,6 @@ from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.model.values.unfolding import weigh_plain
 from sparkstorm.common.windowing.watermarks import SourceClock
 from sparkstorm.data_plane.acking.new_trees import NewTrees
-from sparkstorm.data_plane.acking.table_ledger import (
-    CANDIDATES,
-    CHANGED,
-    LIVE,
-    NEWEST,
-    REMOVED,
-    USED,
-    Table,
-    TableLedger,
-)
 from sparkstorm.data_plane.executor import runner as runners
 from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.lazy_state import LazyState
@@ -45,141 +34,6 @@ from tests.executor.test_compiled import emitter_of
 core: Any = compiled.core
 pytestmark = pytest.mark.skipif(core is None, reason=compiled.description)
 SOURCE = Source("s", 1, "default", ("a", "b"))
-BATCH = ([5, 6], [1, 2], [3, 4], [5], [1], [6])
-NAMES = ("ids", "values", "tasks", "flags", "counters", "changed", "removed")
-
-
-def views(**changed: Any) -> list[Any]:
-    """Return the columns of an empty table, some of them replaced."""
-    return [changed.get(name, view) for name, view in zip(NAMES, Table().views, strict=True)]
-
-
-COUNTERS = {
-    "live": LIVE,
-    "used": USED,
-    "newest": NEWEST,
-    "changed": CHANGED,
-    "removed": REMOVED,
-    "ending": CANDIDATES,
-}
-
-
-def counters(**set_to: int) -> Any:
-    found = np.zeros(8, np.int64)
-    for name, value in set_to.items():
-        found[COUNTERS[name]] = value
-    return found
-
-
-def few(columns: list[Any], limit: int = 54) -> Any:
-    return core.apply_few(*columns, *BATCH, limit)
-
-
-def batch(columns: list[Any], limit: int = 54, start: int = 0, rows: int = 4) -> Any:
-    messages = [np.array(column, np.int64) for column in BATCH]
-    return core.apply_batch(*columns, *messages, *np.empty((3, rows), np.int64), start, limit)
-
-
-def delta(columns: list[Any]) -> Any:
-    if len(columns[4]) > CHANGED and not columns[4][CHANGED]:
-        columns[4][CHANGED] = 1
-    return core.take_delta(*columns, b"")
-
-
-CALLS: list[Callable[[list[Any]], Any]] = [few, batch, delta]
-IDS, BYTES = np.zeros(64, np.int64), np.zeros(513, np.uint8)
-
-
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("wrong", [
-    {"ids": np.zeros(0, np.int64), "values": np.zeros(0, np.int64), "tasks": np.zeros(0, np.int32), "flags": np.zeros(0, np.uint8)},
-    {"values": np.zeros(2, np.int64)}, {"tasks": np.zeros(2, np.int32)}, {"flags": np.zeros(3, np.uint8)},
-    {"ids": np.zeros(4, np.int64)}, {"ids": np.zeros(500, np.uint8)}, {"ids": BYTES[1:]}, {"changed": BYTES[1:9]},
-], ids=lambda wrong: "-".join(f"{name}{column.nbytes}" for name, column in wrong.items()))  # fmt: skip
-def test_columns_of_different_lengths_are_refused(
-    call: Callable[[list[Any]], Any], wrong: dict[str, Any]
-) -> None:
-    columns = views(**wrong)
-    with pytest.raises(ValueError, match="columns of a table"):
-        call(columns)
-
-
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("wrong", [
-    np.zeros(3, np.int64), np.zeros(0, np.int64), counters(changed=-1), counters(changed=-(2**62)), counters(removed=-1),
-    counters(removed=2**62), counters(used=-1), counters(live=-5), counters(newest=77), counters(newest=-1),
-    counters(used=2**63 - 1),
-], ids=str)  # fmt: skip
-def test_counters_that_no_table_has_are_refused(call: Callable[..., Any], wrong: Any) -> None:
-    with pytest.raises(ValueError, match="counters of a table"):
-        call(views(counters=wrong))
-
-
-@pytest.mark.parametrize("call", [few, batch])
-@pytest.mark.parametrize("limit", [64, 65, 2**62])
-def test_a_limit_that_leaves_no_place_empty_is_refused(
-    call: Callable[..., Any], limit: int
-) -> None:
-    with pytest.raises(ValueError, match="limit"):
-        call(views(), limit=limit)
-
-
-@pytest.mark.parametrize("call", CALLS)
-def test_a_table_without_an_empty_place_ends_no_search_in_a_loop(
-    call: Callable[[list[Any]], Any],
-) -> None:
-    full = np.arange(1000, 1064)
-    with pytest.raises(ValueError, match="no empty place"):
-        call(views(ids=full, changed=np.array([7] * 64)))
-
-
-def test_a_root_that_ends_in_a_table_without_an_empty_place_is_taken_out() -> None:
-    columns = views(
-        ids=np.array([5, *range(1001, 1064)]), values=np.full(64, 1), tasks=np.zeros(64, np.int32)
-    )
-    columns[0][:] = np.roll(columns[0], 7)
-    with pytest.raises(ValueError, match="no empty place"):
-        few(columns)
-
-
-def test_a_log_of_removed_roots_that_is_full_is_refused() -> None:
-    ledger, none = TableLedger(), np.zeros(0, np.int64)
-    ledger.apply(([5], [7], [1]))
-    ledger.take_delta()  # from now on the journal knows the root
-    columns = [*ledger._table.views[:6], none]
-    with pytest.raises(ValueError, match="removed"):
-        core.apply_batch(
-            *columns,
-            none,
-            none,
-            none,
-            np.array([5]),
-            np.array([7]),
-            none,
-            *np.empty((3, 1), np.int64),
-            0,
-            54,
-        )
-
-
-@pytest.mark.parametrize(("start", "ending"), [(1, 5), (1, -1), (2**62, 0), (9, 9)])
-def test_a_batch_goes_on_where_it_was(start: int, ending: int) -> None:
-    with pytest.raises(ValueError, match="start"):
-        batch(views(counters=counters(ending=ending)), start=start)
-
-
-@pytest.mark.parametrize("search", ["find_roots", "insert_roots"])
-@pytest.mark.parametrize(("ids", "roots", "places"), [
-    (np.zeros(0, np.int64), np.array([1]), np.zeros(1, np.int64)), (np.zeros(4, np.int64), np.array([1, 2]), np.zeros(1, np.int64)),
-    (np.zeros(4, np.int64), np.array([0]), np.zeros(1, np.int64)), (np.zeros(4, np.int64), np.array([-1]), np.zeros(1, np.int64)),
-    (BYTES[1:], np.array([1]), np.zeros(1, np.int64)), (np.zeros(4, np.int64), BYTES[1:9], np.zeros(1, np.int64)),
-    (np.arange(1000, 1004), np.array([7]), np.zeros(1, np.int64)),
-], ids=range(7))  # fmt: skip
-def test_a_search_refuses_columns_that_do_not_fit(
-    search: str, ids: Any, roots: Any, places: Any
-) -> None:
-    with pytest.raises(ValueError, match="table"):
-        getattr(core, search)(ids, roots, places)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,6 @@ HELD = (*COMMITS, "tests/worker/test_failures.py", "tests/worker/test_delivery.p
 JOURNAL = ("tests/worker/test_journal.py", *COMMITS)
 LEDGER = (
     "tests/acking/test_ledger_laws.py",
-    "tests/acking/test_ledger_laws.py",
-    "tests/acking/test_ledgers_agree.py",
 )
 PENDING = ("tests/acking/test_pending.py", *COMMITS)
 TREES = ("tests/acking/test_tree_batches.py", "tests/worker/test_tree_batches.py", *ACKS)
@@ -46,10 +44,9 @@ _ACKER, _BOLT, _HELD = (
     "data_plane/worker/tasks/bolt_task.py",
     "data_plane/task_kit/held.py",
 )
-_JOURNAL, _LEDGER, _TABLE = (
+_JOURNAL, _LEDGER = (
     "data_plane/task_kit/journal.py",
     "data_plane/acking/ledger.py",
-    "data_plane/acking/table_ledger.py",
 )
 _BATCHES = "data_plane/acking/tree_batches.py"
 _PENDING, _LOCAL, _COMMITS, _SPOUT = (
@@ -63,8 +60,8 @@ MUTANTS = (
     # the four that no test saw once
     Mutant(_BUILDER, "if (position := spout.take_position()) is not None:",
            "if pending and (position := spout.take_position()) is not None:", COMMITS),
-    Mutant("data_plane/acking/batch.py", "return bool(len(self.acked_roots) or len(self.failed_roots))",
-           "return bool(len(self.acked_roots))", TREES),
+    Mutant("data_plane/acking/ledger.py", "return bool(self.acked or self.failed)",
+           "return bool(self.acked)", TREES),
     Mutant(_BUILDER, "for key in bolt.changed_held:",
            "for key in [k for k in bolt.changed_held if not bolt.held[k].is_stored]:", COMMITS),
     Mutant(_COMMIT, "if doubts >= 0 and not refused then", "if doubts > 1e9 then", REDIS),
@@ -89,7 +86,7 @@ MUTANTS = (
     Mutant(_EPOCH, "tup.roots = split_roots(tup.roots)  # what it emits from now on descends from these", "pass", TREES),
     Mutant(_BATCHES, "self._waiting[batch_of(root)][root] = True", "pass", TREES),
     Mutant(_BATCHES, "for root in self._waiting.pop(batch, ())", "for root in ()", TREES),
-    Mutant(_BATCHES, "self._waiting.setdefault(batch_of(root), {})[root] = flag == FAILED", "pass", TREES),
+    Mutant(_BATCHES, "self._waiting.setdefault(batch_of(root), {})[root] = flags == FAILED", "pass", TREES),
     Mutant(_BUILDER, "heard.append(epoch.messages.pop(task))", "heard.insert(0, epoch.messages[task])", COMMITS),
     Mutant(_BUILDER, "delta[\"p\"] = pending", "pass", COMMITS),
     Mutant(_BUILDER, "if ledger := acker.ledger.take_delta():",
@@ -137,7 +134,6 @@ MUTANTS = (
     Mutant(_LEDGER, "self._touch(root).value ^= value", "self._touch(root).value = value", LEDGER),
     Mutant(_LEDGER, "or (entry.value and not entry.failed)",
            "or entry.value", LEDGER),
-    Mutant(_TABLE, 'return delta if len(delta) > NO_DELTA else b""', "return delta", LEDGER),
     Mutant(_PENDING, "journalled = batch.root not in self._added", "journalled = True", PENDING),
     Mutant(_PENDING, "ended = [place for place, member in batch.members() if member not in kept]",
            "ended = [place for place, member in batch.members()]", PENDING),

@@ -17,7 +17,7 @@ from sparkstorm.control_plane.cluster import paths
 from sparkstorm.control_plane.nimbus.requests import RequestDuty
 from sparkstorm.control_plane.supervisor.slot import Slot
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor
-from sparkstorm.data_plane.acking.batch import Settled
+from sparkstorm.data_plane.acking.ledger import Settled
 from sparkstorm.data_plane.transport.base import Commit, Entry, Pressure
 from sparkstorm.data_plane.worker.commits import Commits
 from sparkstorm.data_plane.worker.tasks.inbox import Chunk, Inbox
@@ -172,7 +172,7 @@ def nimbus_that_compares_nothing_with_redis(patch: pytest.MonkeyPatch) -> None:
 
 
 def ledger_that_drops_verdicts_of_failures_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Settled, "__bool__", lambda self: bool(len(self.acked_roots)))
+    patch.setattr(Settled, "__bool__", lambda self: bool(self.acked))
 
 
 def entry_that_leaves_its_trees_with_its_first_part(patch: pytest.MonkeyPatch) -> None:

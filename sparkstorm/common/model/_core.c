@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <structmember.h>
 
-#define CORE_VERSION 27 /* VERSION of compiled.py */
+#define CORE_VERSION 28 /* VERSION of compiled.py */
 #if PY_VERSION_HEX >= 0x030D0000 /* they have left the public headers */
 #define _PyDict_GetItem_KnownHash(dict, key, hash) PyDict_GetItemWithError(dict, key)
 #define _PyDict_SetItem_KnownHash(dict, key, value, hash) PyDict_SetItem(dict, key, value)
@@ -2093,7 +2093,6 @@ extern PyMethodDef extensions_functions[]; /* _extensions.c */
 extern int import_dates(void);
 extern PyMethodDef frames_functions[]; /* _frames.c */
 extern PyMethodDef hash_functions[];   /* _hash.c */
-extern PyMethodDef ledger_functions[]; /* _ledger.c */
 extern PyMethodDef msgpack_functions[]; /* _msgpack.c */
 extern PyMethodDef values_functions[]; /* _values.c */
 
@@ -2131,7 +2130,7 @@ PyInit__core(void)
         PyModule_AddType(module, &StateMethodType) < 0 || PyModule_AddIntConstant(module, "VERSION", CORE_VERSION) < 0 ||
         import_dates() < 0 || PyModule_AddFunctions(module, extensions_functions) < 0 ||
         PyModule_AddFunctions(module, frames_functions) < 0 || PyModule_AddFunctions(module, hash_functions) < 0 ||
-        PyModule_AddFunctions(module, ledger_functions) < 0 || PyModule_AddFunctions(module, msgpack_functions) < 0 ||
+        PyModule_AddFunctions(module, msgpack_functions) < 0 ||
         PyModule_AddFunctions(module, values_functions) < 0)
         return NULL;
     return module;

@@ -1,6 +1,6 @@
 """The compiled core: row path (`_core.c`), columns of frames (`_frames.c`), hash of fields grouping
-(`_hash.c`), acker's table (`_ledger.c`), bytes of values (`_msgpack.c`; of dates and the like
-`_extensions.c`), and normalisation of values (`_values.c`), where it was built.
+(`_hash.c`), bytes of values (`_msgpack.c`; of dates and the like `_extensions.c`), and
+normalisation of values (`_values.c`), where it was built.
 
 Without it the twins in Python do the same.
 `SPARKSTORM_PURE=1` in the environment leaves it out.
@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-VERSION = 27
+VERSION = 28
 """Version of the core that these sources work with: CORE_VERSION of `_core.c`."""
 
 

@@ -1,8 +1,7 @@
 """Message tracking (Storm's acker): ledgers of open tuple trees, and a spout's pending messages.
 PURE.
 
-The algorithm, in `ledger.DictLedger.apply`; `table_ledger.TableLedger`, its twin in the compiled
-core, is tested equal to it:
+The algorithm, in `ledger.Ledger.apply`:
 
     A tuple tree has a root id. Each tuple that crosses to another task is an edge with a random 64-bit id.
     init(root, value, spout task)   the spout emitted: value is the XOR of the edges it made

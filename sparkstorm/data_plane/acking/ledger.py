@@ -1,6 +1,6 @@
-"""Reference ledger of an acker task, as a dict of records.
+"""Ledger of an acker task, as a dict of records.
 
-Laws, kept by every ledger (seed 001, S1.5-S1.19; Storm's `Acker`):
+Laws (seed 001, S1.5-S1.19; Storm's `Acker`):
 - a batch is applied whole before anything is decided, so the order of messages inside it never
   matters;
 - a root with a known spout task settles when its value is 0 (acked), else when a fail was seen
@@ -9,46 +9,58 @@ Laws, kept by every ledger (seed 001, S1.5-S1.19; Storm's `Acker`):
   comes;
 - an entry is dropped by the third rotation after it was put, without a verdict (the spout's own
   time-out fails the tree).
+
+Left out: a table of columns in C, an eighth of the memory and eight times as fast. Trees come in
+batches (decision 60), so the dict takes 2 % of a word count's CPU and the table 0.5 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
-from sparkstorm.data_plane.acking.batch import (
-    NO_ACKS,
-    NO_INITS,
-    NOTHING_SETTLED,
-    Acks,
-    Column,
-    Inits,
-    Roots,
-    Settled,
-    Tasks,
-    columns_of,
-    count_rows,
-    require_legal,
-    roots_of,
-)
+from sparkstorm.common.errors import MalformedFrameError
+from sparkstorm.common.model.roots import ID_LIMIT
 from sparkstorm.data_plane.acking.journal import (
     FAILED,
     UNKNOWN_TASK,
-    Entries,
-    entries_of,
+    Row,
     pack_delta,
     pack_snapshot,
     replay,
 )
 
+Column: TypeAlias = Sequence[int]
+Inits: TypeAlias = tuple[Column, Column, Column]
+"""Roots, values, spout tasks."""
+Acks: TypeAlias = tuple[Column, Column]
+"""Roots, values."""
+
+NO_INITS: Inits = ((), (), ())
+NO_ACKS: Acks = ((), ())
 BUCKETS = 3
 """As Storm's Acker: an entry lives more than two and at most three rotations."""
-_SLOTTED_ENTRY_BYTES = 56 + 3 * 32 + 8
-"""An object of four slots and the integers in it that CPython does not share (value, generation,
-root).
-"""
+_STREAMS = ("__ack_init", "__ack_ack", "__ack_fail")
+# of a batch's columns: roots, values, spout tasks
+_RANGES = ((1, ID_LIMIT), (0, ID_LIMIT), (0, 1 << 31))
+
+
+class Settled(NamedTuple):
+    """The trees that ended with a batch of messages: spout task by root.
+
+    `kept`: split roots of tree batches among the acked ones, whose members have not ended with the
+    rest, or have failed.
+    """
+
+    acked: dict[int, int]
+    failed: dict[int, int]
+    kept: dict[int, int]
+
+    def __bool__(self) -> bool:
+        """Return whether any tree ended."""
+        return bool(self.acked or self.failed)
 
 
 @dataclass(slots=True)
@@ -59,10 +71,8 @@ class _Entry:
     generation: int
 
 
-class DictLedger:
-    """The ledger as a dict of records: what runs without the compiled core, and the twin of its
-    table (`TableLedger`).
-    """
+class Ledger:
+    """Open roots with the XOR of their edges."""
 
     __slots__ = ("_changed", "_entries", "_generation", "_removed", "_stored")
 
@@ -85,8 +95,8 @@ class DictLedger:
 
         MalformedFrameError (and nothing applied) when a column is not what it should be.
         """
-        count_rows(inits, acks, fails)
-        require_legal(columns_of(inits, acks, fails))
+        for stream, columns in zip(_STREAMS, (inits, acks, (fails,)), strict=True):
+            _require_legal(stream, columns)
         for root, value, task in zip(*inits, strict=True):
             entry = self._touch(root)
             entry.value ^= value
@@ -107,8 +117,7 @@ class DictLedger:
         return entry
 
     def _settle(self, touched: Iterable[Column]) -> Settled:
-        acked: list[tuple[int, int]] = []
-        failed: list[tuple[int, int]] = []
+        settled = Settled({}, {}, {})
         for roots in touched:
             for root in roots:
                 entry = self._entries.get(root)
@@ -118,9 +127,9 @@ class DictLedger:
                     or (entry.value and not entry.failed)
                 ):
                     continue
-                (failed if entry.value else acked).append((root, entry.task))
+                (settled.failed if entry.value else settled.acked)[root] = entry.task
                 self._remove(root)
-        return Settled(*_columns(acked), *_columns(failed)) if acked or failed else NOTHING_SETTLED
+        return settled
 
     def _remove(self, root: int) -> None:
         del self._entries[root]
@@ -152,8 +161,9 @@ class DictLedger:
         """Move open roots to the newest bucket (Storm's `__ack_reset_timeout`); return those whose
         spout task is known, by task.
         """
+        _require_legal("__ack_reset_timeout", (roots,))
         by_task: dict[int, list[int]] = {}
-        for root in roots_of(roots, "__ack_reset_timeout").tolist():
+        for root in roots:
             entry = self._entries.get(root)
             if entry is not None:
                 entry.generation = self._generation
@@ -161,12 +171,12 @@ class DictLedger:
                     by_task.setdefault(entry.task, []).append(root)
         return by_task
 
-    def tasks_of(self, roots: Column) -> list[int]:
-        """Return the spout task of each root; UNKNOWN_TASK for one that is not open, or whose init
-        has not come.
+    def task_of(self, root: int) -> int:
+        """Return a root's spout task; UNKNOWN_TASK for one that is not open, or whose init has not
+        come.
         """
-        found = map(self._entries.get, roots_of(roots, "__ack_ack").tolist())
-        return [UNKNOWN_TASK if entry is None else entry.task for entry in found]
+        entry = self._entries.get(root)
+        return UNKNOWN_TASK if entry is None else entry.task
 
     def take_delta(self) -> bytes:
         """Return the changes since the last call, for the epoch's journal; empty bytes when there
@@ -174,14 +184,13 @@ class DictLedger:
 
         Trees that began and ended in between leave no trace.
         """
-        rows = [self._row(root) for root in self._changed]
-        packed = pack_delta(entries_of(rows), np.array(list(self._removed), np.uint64))
+        packed = pack_delta([self._row(root) for root in self._changed], self._removed)
         self._stored.update(self._changed)
         self._changed.clear()
         self._removed.clear()
         return packed
 
-    def _row(self, root: int) -> tuple[int, int, int, int]:
+    def _row(self, root: int) -> Row:
         entry = self._entries[root]
         return root, entry.value, entry.task, FAILED if entry.failed else 0
 
@@ -189,34 +198,41 @@ class DictLedger:
         """Return everything open as bytes that replace all deltas taken so far; take the delta
         first.
         """
-        return pack_snapshot(self.entries())
+        return pack_snapshot(list(self.rows()))
 
-    def entries(self) -> Entries:
-        """Return everything open as columns."""
-        return entries_of([self._row(root) for root in self._entries])
+    def rows(self) -> Iterator[Row]:
+        """Yield everything open."""
+        return map(self._row, self._entries)
 
     def load(self, snapshot: bytes, deltas: Iterable[bytes] = ()) -> None:
         """Become the ledger that wrote them, every entry in the newest bucket; MalformedFrameError
         changes nothing.
         """
-        columns = replay(snapshot, deltas)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
         self._entries = {
             root: _Entry(value, task, bool(flags & FAILED), self._generation)
-            for root, value, task, flags in rows
+            for root, value, task, flags in replay(snapshot, deltas)
         }
         self._stored = set(self._entries)
         self._changed.clear()
         self._removed.clear()
 
-    def bytes_per_root(self) -> float:
-        """Allocated bytes for one open root, integers included."""
-        if not self._entries:
-            return 0.0
-        return self._entries.__sizeof__() / len(self._entries) + _SLOTTED_ENTRY_BYTES
 
-
-def _columns(rows: list[tuple[int, int]]) -> tuple[Roots, Tasks]:
-    return np.array([root for root, _ in rows], np.uint64), np.array(
-        [task for _, task in rows], np.int32
-    )
+def _require_legal(stream: str, columns: Sequence[Column]) -> None:
+    """Raise MalformedFrameError unless columns of one stream are equally long and their numbers in
+    range.
+    """
+    for column, (least, limit) in zip(columns, _RANGES, strict=False):
+        if len(column) != len(columns[0]):
+            raise MalformedFrameError(
+                f"{stream}: columns of {len(columns[0])} and {len(column)} rows do not match"
+            )
+        try:
+            numbers = array("q", column)
+        except (TypeError, OverflowError) as error:
+            raise MalformedFrameError(
+                f"{stream}: a column holds something that is no 63-bit integer"
+            ) from error
+        if numbers and (min(numbers) < least or max(numbers) >= limit):
+            raise MalformedFrameError(
+                f"{stream}: numbers from {min(numbers)} to {max(numbers)} where {least} or more was due, or too large"
+            )

@@ -18,19 +18,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-import numpy as np
-
 from sparkstorm.common.model.roots import ID_LIMIT, SPLIT, batch_of
-from sparkstorm.data_plane.acking.batch import (
+from sparkstorm.data_plane.acking.journal import FAILED, UNKNOWN_TASK
+from sparkstorm.data_plane.acking.ledger import (
     NO_ACKS,
     NO_INITS,
     Acks,
     Column,
     Inits,
+    Ledger,
     Settled,
 )
-from sparkstorm.data_plane.acking.journal import FAILED, UNKNOWN_TASK
-from sparkstorm.data_plane.acking.table_ledger import Ledger, new_ledger
 
 
 class TreeBatches:
@@ -38,8 +36,8 @@ class TreeBatches:
 
     __slots__ = ("_ledger", "_waiting")
 
-    def __init__(self, ledger: Ledger | None = None) -> None:
-        self._ledger = new_ledger() if ledger is None else ledger
+    def __init__(self) -> None:
+        self._ledger = Ledger()
         # batch -> split roots that wait for its end, and whether they have failed
         self._waiting: dict[int, dict[int, bool]] = {}
 
@@ -65,12 +63,7 @@ class TreeBatches:
         return self._with_splits(settled, inits[0], fails)
 
     def _begun(self, roots: Iterable[int]) -> Iterator[int]:
-        found = list(dict.fromkeys(roots))
-        return (
-            root
-            for root, task in zip(found, self._ledger.tasks_of(found), strict=True)
-            if task != UNKNOWN_TASK
-        )
+        return (root for root in roots if self._ledger.task_of(root) != UNKNOWN_TASK)
 
     def _note(self, inits: Column, acks: Column, fails: Column, begun: set[int]) -> None:
         """Take note of the split roots that wait for their batch."""
@@ -92,30 +85,15 @@ class TreeBatches:
         """Begin the split roots of batches that have ended, and report failures of those that have
         not.
         """
-        begin = [
-            (root, task)
-            for batch, task in zip(
-                settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True
-            )
+        begun = {
+            root: task
+            for batch, task in settled.acked.items()
             for root in self._waiting.pop(batch, ())
-        ]
-        failed = dict(self._open_failures(inits, fails))
-        kept = dict(begin)
-        if begin:
-            of_splits = self._ledger.apply(([*kept], [0] * len(kept), [*kept.values()]))
-            for root in of_splits.acked_roots.tolist():
-                del kept[root]
-            failed |= zip(
-                of_splits.failed_roots.tolist(), of_splits.failed_tasks.tolist(), strict=True
-            )
-        if not failed and not kept:
-            return settled
-        return settled._replace(
-            failed_roots=np.append(settled.failed_roots, np.array([*failed], np.uint64)),
-            failed_tasks=np.append(settled.failed_tasks, np.array([*failed.values()], np.int32)),
-            kept_roots=np.array([*kept], np.uint64),
-            kept_tasks=np.array([*kept.values()], np.int32),
-        )
+        }
+        failed = settled.failed | dict(self._open_failures(inits, fails))
+        of_splits = self._ledger.apply(([*begun], [0] * len(begun), [*begun.values()]))
+        kept = {root: task for root, task in begun.items() if root not in of_splits.acked}
+        return Settled(settled.acked, failed | of_splits.failed, kept)
 
     def _open_failures(self, inits: Column, fails: Column) -> Iterator[tuple[int, int]]:
         """Failed split roots of open batches that were begun or have failed now, with their spout
@@ -128,10 +106,8 @@ class TreeBatches:
             if splits := self._waiting.get(batch):
                 self._ledger.reset_timeouts([*splits])  # a split root lives as long as its batch
                 told |= {root: None for root, has_failed in splits.items() if has_failed}
-        for root, task in zip(
-            told, self._ledger.tasks_of([batch_of(root) for root in told]), strict=True
-        ):
-            if task != UNKNOWN_TASK:
+        for root in told:
+            if (task := self._ledger.task_of(batch_of(root))) != UNKNOWN_TASK:
                 yield root, task
 
     def rotate(self) -> int:
@@ -140,10 +116,9 @@ class TreeBatches:
         """
         late = self._ledger.rotate()
         if self._waiting and late:
-            open_roots = set(self._ledger.entries().roots.tolist())
             left = {
-                batch: {r: failed for r, failed in of.items() if r in open_roots}
-                for batch, of in self._waiting.items()
+                batch: {root: failed for root, failed in splits.items() if root in self._ledger}
+                for batch, splits in self._waiting.items()
             }
             self._waiting = {batch: splits for batch, splits in left.items() if splits}
         return late
@@ -198,10 +173,9 @@ class TreeBatches:
         """Become the ledger that wrote them; MalformedFrameError changes nothing."""
         self._ledger.load(snapshot, deltas)
         self._waiting = {}
-        roots, _, tasks, flags = self._ledger.entries()
-        splits = np.flatnonzero((roots >= SPLIT) & (tasks == UNKNOWN_TASK))
-        for root, flag in zip(roots[splits].tolist(), flags[splits].tolist(), strict=True):
-            self._waiting.setdefault(batch_of(root), {})[root] = flag == FAILED
+        for root, _, task, flags in self._ledger.rows():
+            if root >= SPLIT and task == UNKNOWN_TASK:
+                self._waiting.setdefault(batch_of(root), {})[root] = flags == FAILED
 
 
 def _have_splits(*columns: Column) -> bool:

@@ -541,7 +541,7 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
     values, edges = (_ids(column, 0, "a value") for column in (init_values, ack_values))
     tasks = _ids(init_tasks, 0, "a spout task")
     _check(len(roots) == len(values) == len(tasks) and len(acked) == len(edges), "uneven columns")
-    # The acker's table keeps tasks in 32 bits; a larger one was refused there, and killed the
+    # The acker's journal keeps tasks in 32 bits; a larger one was refused there, and killed the
     # worker, before it was refused here.
     _check(not tasks or max(tasks) < TASK_LIMIT, "a spout task is above 2**31 - 1")
     return AckerMessages(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sparkstorm.common.errors import StoreRolledBackError
 from sparkstorm.common.model.failure import Failure, FailureKind
-from sparkstorm.data_plane.acking.batch import Settled
+from sparkstorm.data_plane.acking.ledger import Settled
 from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 from sparkstorm.data_plane.transport.base import START, entry_order
 from sparkstorm.data_plane.transport.frames import AckerMessages, SettledRoots
@@ -75,20 +75,14 @@ class AckerTask:
 
     def _verdicts(self, settled: Settled, oldest_ms: int) -> dict[int, SettledRoots]:
         acked: defaultdict[int, list[int]] = defaultdict(list)
-        for root, task in zip(
-            settled.acked_roots.tolist(), settled.acked_tasks.tolist(), strict=True
-        ):
+        for root, task in settled.acked.items():
             acked[task].append(root)
         verdicts = {task: SettledRoots(roots, {}, oldest_ms) for task, roots in acked.items()}
-        for root, task in zip(
-            settled.failed_roots.tolist(), settled.failed_tasks.tolist(), strict=True
-        ):
+        for root, task in settled.failed.items():
             verdicts.setdefault(task, SettledRoots([], {}, oldest_ms)).failed[root] = (
                 self._failure_by_root.pop(root, UNKNOWN)
             )
-        for root, task in zip(
-            settled.kept_roots.tolist(), settled.kept_tasks.tolist(), strict=True
-        ):
+        for root, task in settled.kept.items():
             verdicts[task].kept.append(root)
         return verdicts
 
