@@ -74,7 +74,6 @@ class FaultyCluster(LocalCluster):
         self._at: dict[Trigger, dict[int, Fault]] = defaultdict(dict)
         self._timed: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._commit_fault = CommitFault.NONE
         self._delay_ms = 0
         # between which cells (own store, other store) there is no way, and when
         self._cuts: dict[tuple[str, str], range] = {}
@@ -145,7 +144,7 @@ class FaultyCluster(LocalCluster):
     def _strike(self, fault: Fault) -> None:
         self.struck.append(fault)
         done = getattr(self, f"_{fault.kind.name.lower()}")(fault)
-        self.say(f"{fault}: {done}")
+        self.say(f"{fault}: {done or ''}")
 
     # -- around commits and writes -----------------------------------------------------------------
 
@@ -235,56 +234,50 @@ class FaultyCluster(LocalCluster):
 
     # -- timed faults; each returns what it did ----------------------------------------------------
 
-    def _pick_slot(self, fault: Fault, is_working: bool = False) -> SimSlot | None:
+    def _at_slot(
+        self, fault: Fault, do: Callable[[SimSlot], object], is_working: bool = True
+    ) -> str:
+        """Do something to a slot that is up, with a worker unless `is_working` is false; return its
+        name, "None" without such a slot.
+        """
         slots = [
             slot
             for slot in self.slots
             if slot.is_up and (slot.worker is not None or not is_working)
         ]
-        return slots[fault.pick % len(slots)] if slots else None
+        if not slots:
+            return "None"
+        slot = slots[fault.pick % len(slots)]
+        do(slot)
+        return str(slot.slot)
 
     def _kill_worker(self, fault: Fault) -> str:
-        slot = self._pick_slot(fault, is_working=True)
-        if slot is not None:
-            slot.bury(-signal.SIGKILL, "killed")
-        return str(slot and slot.slot)
+        return self._at_slot(fault, lambda slot: slot.bury(-signal.SIGKILL, "killed"))
 
     def _crash_worker(self, fault: Fault) -> str:
-        slot = self._pick_slot(fault, is_working=True)
-        if slot is not None:
-            slot.bury(ExitCode.CRASHED, "crashed")  # the next one is careful
-        return str(slot and slot.slot)
+        # the next one is careful
+        return self._at_slot(fault, lambda slot: slot.bury(ExitCode.CRASHED, "crashed"))
 
     def _pause_worker(self, fault: Fault) -> str:
-        slot = self._pick_slot(fault, is_working=True)
-        if slot is not None and slot.process is not None:
-            self._pause_process(slot.process, fault.size)
-        return str(slot and slot.slot)
+        return self._at_slot(fault, lambda slot: self._pause_process(slot.process, fault.size))
 
-    def _pause_process(self, process: InProcessWorker, ms: int) -> None:
-        process.paused_until_ms = self.now_ms + ms
-        self.after(ms, lambda: self.simulation.wake(process))
+    def _pause_process(self, process: InProcessWorker | None, ms: int) -> None:
+        if process is not None:
+            process.paused_until_ms = self.now_ms + ms
+            self.after(ms, lambda: self.simulation.wake(process))
 
     def _leave_zombie(self, fault: Fault) -> str:
-        slot = self._pick_slot(fault, is_working=True)
-        left = slot.disown() if slot is not None else None
-        return str(left and left.place)
+        return self._at_slot(fault, SimSlot.disown)
 
     def _kill_slot(self, fault: Fault) -> str:
-        slot = self._pick_slot(fault)
-        if slot is not None:
-            self._end_slot(slot, fault.size)
-        return str(slot and slot.slot)
+        return self._at_slot(fault, lambda slot: self._end_slot(slot, fault.size), False)
 
     def _end_slot(self, slot: SimSlot, restart_ms: int) -> None:
         self._leave_session(slot.die())
         self.after(restart_ms, lambda: None if slot.is_up else slot.start())
 
     def _pause_slot(self, fault: Fault) -> str:
-        slot = self._pick_slot(fault)
-        if slot is not None:
-            self._pause_threads(slot, fault.size)
-        return str(slot and slot.slot)
+        return self._at_slot(fault, lambda slot: self._pause_threads(slot, fault.size), False)
 
     def _pause_threads(self, slot: SimSlot, ms: int) -> None:
         for duty in slot.threads:
@@ -330,16 +323,14 @@ class FaultyCluster(LocalCluster):
         self.after(fault.size, lambda: None)  # the run is not over before
         return node.name
 
-    def _kill_nimbus(self, fault: Fault) -> str:
+    def _kill_nimbus(self, fault: Fault) -> None:
         self._end_nimbus(fault.size)
-        return ""
 
-    def _pause_nimbus(self, fault: Fault) -> str:
+    def _pause_nimbus(self, fault: Fault) -> None:
         for duty in self.nimbus_duties:
             duty.paused_until_ms = self.now_ms + fault.size
         if fault.size > SESSION_MS:
             self._expire_later(self.nimbus_store)
-        return ""
 
     def _pick_session(self, fault: Fault) -> FaultySession:
         servers = [session for session in self._sessions if session.who != "client"]
@@ -361,56 +352,53 @@ class FaultyCluster(LocalCluster):
     def _mend(self, session: FaultySession) -> None:
         session.is_cut = session not in self._sessions
 
-    def _zookeeper_away(self, fault: Fault) -> str:
+    def _zookeeper_away(self, fault: Fault) -> None:
         def come_back() -> None:
             self.tree.is_down = False
 
         self.tree.is_down = True
         self.after(fault.size, come_back)
-        return ""
 
-    def _zookeeper_back(self, fault: Fault) -> str:
+    def _zookeeper_back(self, fault: Fault) -> None:
         """Put ZooKeeper back to the state of now, later."""
-        kept = self.tree.checkpoint()
-        self.after(fault.size, lambda: self._restore_tree(kept))
-        return ""
+        self.after(fault.size, partial(self._restore_tree, self.tree.checkpoint()))
 
-    def _zookeeper_emptied(self, fault: Fault) -> str:
+    def _zookeeper_emptied(self, fault: Fault) -> None:
         self._restore_tree(None)
-        return ""
 
-    def _restore_tree(self, kept: LocalStateTree.Checkpoint | None) -> None:
+    def _restore_tree(self, copy: LocalStateTree.Checkpoint | None) -> None:
         """Put the tree back: all sessions begin anew, and nodes of those that the copy knows last
         until their time is over.
         """
-        known = self.tree.restore(kept)
+        sessions = self.tree.restore(copy)
         for session in self._sessions:
             session.inner.renew_session()
-        for number in known:
+        for number in sessions:
             self.after(SESSION_MS, partial(self.tree.end_session, number))
 
-    def _clock_jump(self, fault: Fault) -> str:
+    def _clock_jump(self, fault: Fault) -> None:
         self.simulation.clock.advance(fault.size)
-        return ""
 
-    def _late_cleanup(self, fault: Fault) -> str:
+    def _late_cleanup(self, fault: Fault) -> None:
         self.data_plane.repeat_ends()
-        return ""
 
     def _clock_back(self, fault: Fault) -> str:
         """Set the clock of a node back, and kill a worker there: the next one begins with it."""
-        slot = self._pick_slot(fault, is_working=True)
-        if slot is not None:
+
+        def set_back(slot: SimSlot) -> None:
             slot.node.behind_ms = fault.size
             slot.kill()
-        return str(slot and slot.slot)
+
+        return self._at_slot(fault, set_back)
 
     def _worker_over_memory(self, fault: Fault) -> str:
         """Have a slot stop its worker in an orderly way, at its limit of memory."""
-        slot = self._pick_slot(fault, is_working=True)
-        if slot is not None and slot.process is not None:
-            slot.process.used = Usage(1 << 40, 0)
-        return str(slot and slot.slot)
+
+        def use_much(slot: SimSlot) -> None:
+            if slot.process is not None:
+                slot.process.used = Usage(1 << 40, 0)
+
+        return self._at_slot(fault, use_much)
 
     def _stop_while_refused(self, fault: Fault) -> str:
         """Refuse all commits for a while, in which workers are stopped in an orderly way: by their
@@ -425,14 +413,13 @@ class FaultyCluster(LocalCluster):
         """Refuse all commits for a while, in which the topology is killed."""
         return self._refuse(self.data_plane.all(), fault)
 
-    def _disk_full(self, fault: Fault) -> str:
+    def _disk_full(self, fault: Fault) -> None:
         def set_full(is_full: bool) -> None:
             for data in self.data_plane.all():
                 data.store.is_disk_full = is_full
 
         set_full(True)
         self.after(fault.size, lambda: set_full(False))
-        return ""
 
     # -- faults of one of several stores -----------------------------------------------------------
 
@@ -510,41 +497,35 @@ class FaultyCluster(LocalCluster):
         self._restore_later(fault.size, of=plane.own())
         return plane.name
 
-    def _redis_goes_back(self, fault: Fault) -> str:
+    def _redis_goes_back(self, fault: Fault) -> None:
         self._restore_later(fault.size)
-        return ""
 
-    def _redis_older(self, fault: Fault) -> str:
-        """Put Redis back as REDIS_GOES_BACK does, by more than a tail."""
-        self._restore_later(fault.size)
-        return ""
+    _redis_older = _redis_goes_back  # by more than a tail
 
-    def _redis_older_twice(self, fault: Fault) -> str:
+    def _redis_older_twice(self, fault: Fault) -> None:
         """Redis is put back to the same copy twice."""
         self._restore_later(fault.size, 2 * fault.size + 1_000)
-        return ""
 
     def has_met(self, *kinds: str) -> bool:
         """Return whether a fault of one of these kinds has struck."""
         return any(fault.kind.name in kinds for fault in self.struck)
 
-    def _redis_emptied(self, fault: Fault) -> str:
+    def _redis_emptied(self, fault: Fault) -> None:
         for plane in self.data_plane.planes():
             plane.empty()
         for key in self.bytes_store.list_keys():  # code and configurations lie in it too
             self.bytes_store.delete(key)
         self.wake_workers()
-        return ""
 
     def _restore_later(self, *times_ms: int, of: Sequence[TopologyData] | None = None) -> None:
         """Put these data, those of all topologies unless given, back to those of now, once for each
         of these times from now.
         """
         behind = self.data_plane.all() if of is None else of
-        kept = [(data, data.store.checkpoint()) for data in behind]
+        checkpoints = [(data, data.store.checkpoint()) for data in behind]
 
         def go_back() -> None:
-            for data, checkpoint in kept:
+            for data, checkpoint in checkpoints:
                 if any(each is data for each in self.data_plane.all()):
                     data.restore(checkpoint)
             self.wake_workers()
