@@ -77,7 +77,11 @@ class _StreamparseComponent:
         config: Mapping[str, Any] | None = None,
     ) -> Specification:
         """Declare this component in a Topology."""
-        return Specification(cls, name, inputs, par, {**(cls.config or {}), **(config or {})})
+        return Specification(cls, name, inputs, par, {**cls._own_config(), **(config or {})})
+
+    @classmethod
+    def _own_config(cls) -> dict[str, Any]:
+        return dict(cls.config or {})
 
     def _begin(self, conf: api.Conf, context: TopologyContext, collector: Any) -> None:
         self._collector = collector
@@ -316,17 +320,8 @@ class BatchingBolt(Bolt):
         super().prepare(conf, context, collector)
 
     @classmethod
-    def spec(
-        cls,
-        name: str | None = None,
-        inputs: Any = None,
-        par: Any = 1,
-        config: Mapping[str, Any] | None = None,
-    ) -> Specification:
-        """Declare this component; without its own tick it gets one a second."""
-        return super().spec(
-            name, inputs, par, {_TICK_KEY: 1, **(cls.config or {}), **(config or {})}
-        )
+    def _own_config(cls) -> dict[str, Any]:
+        return {_TICK_KEY: 1, **super()._own_config()}  # one a second without its own tick
 
     def group_key(self, tup: Tuple) -> Any:
         """Return the key of a tuple's batch; by default there is one batch."""
@@ -375,17 +370,8 @@ class TicklessBatchingBolt(BatchingBolt):
     secs_between_batches: float = 2
 
     @classmethod
-    def spec(
-        cls,
-        name: str | None = None,
-        inputs: Any = None,
-        par: Any = 1,
-        config: Mapping[str, Any] | None = None,
-    ) -> Specification:
-        """Declare this component with its period."""
-        return super().spec(
-            name, inputs, par, {_TICK_KEY: cls.secs_between_batches, **(config or {})}
-        )
+    def _own_config(cls) -> dict[str, Any]:
+        return {**super()._own_config(), _TICK_KEY: cls.secs_between_batches}
 
 
 @dataclass(eq=False)
