@@ -110,21 +110,14 @@ class SqlSink(TransactionalSink):
         """Commit the open transaction with the epoch's number, or write the outbox anew if the
         database has not the epoch.
         """
-        import sqlalchemy as sa
-
         with self._speaking():
             fields, rows = prepared
             connection = self._open
             self._open = None
             is_anew = connection is None
             connection = connection or self._connect()
-            epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
-            mine = sa.and_(epochs.c.sink == self._sink, epochs.c.epoch < epoch)
             try:
-                is_first = (
-                    connection.execute(sa.update(epochs).where(mine).values(epoch=epoch)).rowcount
-                    == 1
-                )
+                is_first = self._note_epoch(connection, epoch)
                 if is_first and is_anew and rows:
                     self._write(connection, [dict(zip(fields, row, strict=True)) for row in rows])
                 (connection.commit if is_first else connection.rollback)()
@@ -167,7 +160,7 @@ class SqlSink(TransactionalSink):
         """Read this sink's row in the table of epochs."""
         import sqlalchemy as sa
 
-        epochs = sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
+        epochs = self._epochs()
         with self._speaking(), self._connect() as connection:
             if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
                 return 0
@@ -191,18 +184,13 @@ class SqlSink(TransactionalSink):
         InvalidConfigError when the table does not take them; a database that does not answer is
         StoreUnavailableError.
         """
-        import sqlalchemy as sa
         from sqlalchemy import exc
 
         self._open_as(name)
         try:
             self.recover(0, None)
             with self._speaking(), self._connect() as connection:
-                epochs = sa.table(
-                    EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema
-                )
-                mine = sa.and_(epochs.c.sink == name, epochs.c.epoch < 1)
-                if connection.execute(sa.update(epochs).where(mine).values(epoch=1)).rowcount != 1:
+                if not self._note_epoch(connection, 1):
                     return False
                 waiting = iter(rows)
                 while some := [
@@ -247,6 +235,20 @@ class SqlSink(TransactionalSink):
             )
             connection.commit()
         return connection
+
+    def _epochs(self) -> Any:
+        import sqlalchemy as sa
+
+        return sa.table(EPOCHS, sa.column("sink"), sa.column("epoch"), schema=self._schema)
+
+    def _note_epoch(self, connection: Any, epoch: int) -> bool:
+        """Write the epoch's number; False when the database has it, or a later one."""
+        import sqlalchemy as sa
+
+        epochs = self._epochs()
+        earlier = sa.and_(epochs.c.sink == self._sink, epochs.c.epoch < epoch)
+        changed = connection.execute(sa.update(epochs).where(earlier).values(epoch=epoch))
+        return bool(changed.rowcount == 1)
 
     def _table(self) -> Any:
         import sqlalchemy as sa
