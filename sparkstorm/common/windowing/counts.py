@@ -11,7 +11,7 @@ from sparkstorm.common.windowing.store import Key, Store
 from sparkstorm.common.windowing.watermarks import NEVER
 from sparkstorm.common.windowing.window_contents import Contents
 from sparkstorm.common.windowing.window_math import Layout
-from sparkstorm.common.windowing.windows import Firing
+from sparkstorm.common.windowing.windows import Firing, content_of
 
 
 class CountWindows:
@@ -66,12 +66,5 @@ class CountWindows:
         """Do nothing: windows fire only when a tuple is added."""
 
     def _firing(self, end: int, key: Key) -> Firing:
-        layout = self._layout
-        start = end - self._layout.length
-        former = range(0)
-        if self._keeps_expired:
-            former = range(start - layout.slide, min(end - layout.slide, start), layout.cell)
-        content = self._contents.gather(
-            layout.cells_in(end), key, max(start, end - layout.slide), former
-        )
-        return Firing(key, max(start, 0), end, content)
+        content = content_of(self._layout, self._contents, end, key, self._keeps_expired)
+        return Firing(key, max(end - self._layout.length, 0), end, content)

@@ -35,6 +35,17 @@ class Firing:
     is_update: bool = False
 
 
+def content_of(
+    layout: Layout, contents: Contents, end: int, key: Key, keeps_expired: bool
+) -> Content:
+    """Return the content of the window with this end."""
+    start = end - layout.length
+    former = range(0)
+    if keeps_expired:
+        former = range(start - layout.slide, min(end - layout.slide, start), layout.cell)
+    return contents.gather(layout.cells_in(end), key, max(start, end - layout.slide), former)
+
+
 class Windows(Protocol):
     """Windows of one kind over one task's tuples."""
 
@@ -232,15 +243,8 @@ class TimeWindows:
         return any(map(self._contents.has, self._layout.cells_in(end), repeat(key)))
 
     def _firing(self, end: int, key: Key, is_update: bool = False) -> Firing:
-        layout = self._layout
-        start = end - self._layout.length
-        former = range(0)
-        if self._keeps_expired:
-            former = range(start - layout.slide, min(end - layout.slide, start), layout.cell)
-        content = self._contents.gather(
-            layout.cells_in(end), key, max(start, end - layout.slide), former
-        )
-        return Firing(key, start, end, content, is_update)
+        content = content_of(self._layout, self._contents, end, key, self._keeps_expired)
+        return Firing(key, end - self._layout.length, end, content, is_update)
 
     def _finish(self) -> None:
         """Record that the windows of one end have fired for every key."""
