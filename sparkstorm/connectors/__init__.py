@@ -4,80 +4,48 @@ Each is imported when its name is asked for: their libraries take half a second 
 uses one or two.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sparkstorm.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from sparkstorm.connectors.file_sinks import FileSink
-    from sparkstorm.connectors.file_source import Files
-    from sparkstorm.connectors.files import FileLines, find_files
-    from sparkstorm.connectors.http import Webhook
-    from sparkstorm.connectors.http_sink import HttpSink
-    from sparkstorm.connectors.kafka import KafkaSource
-    from sparkstorm.connectors.kafka_sink import KafkaSink
-    from sparkstorm.connectors.redis_streams import RedisSink, RedisSource
-    from sparkstorm.connectors.simple import Console, Rate
-    from sparkstorm.connectors.spark import SparkSink, SparkSource
-    from sparkstorm.connectors.spark_frame import SparkFrame, send_frame
-    from sparkstorm.connectors.sql import SqlSource
-    from sparkstorm.connectors.sql_sink import SqlSink
-    from sparkstorm.connectors.table_sinks import DeltaSink, IcebergSink
+    from sparkstorm.connectors.file_sinks import FileSink as FileSink
+    from sparkstorm.connectors.file_source import Files as Files
+    from sparkstorm.connectors.files import FileLines as FileLines
+    from sparkstorm.connectors.files import find_files as find_files
+    from sparkstorm.connectors.http import Webhook as Webhook
+    from sparkstorm.connectors.http_sink import HttpSink as HttpSink
+    from sparkstorm.connectors.kafka import KafkaSource as KafkaSource
+    from sparkstorm.connectors.kafka_sink import KafkaSink as KafkaSink
+    from sparkstorm.connectors.redis_streams import RedisSink as RedisSink
+    from sparkstorm.connectors.redis_streams import RedisSource as RedisSource
+    from sparkstorm.connectors.simple import Console as Console
+    from sparkstorm.connectors.simple import Rate as Rate
+    from sparkstorm.connectors.spark import SparkSink as SparkSink
+    from sparkstorm.connectors.spark import SparkSource as SparkSource
+    from sparkstorm.connectors.spark_frame import SparkFrame as SparkFrame
+    from sparkstorm.connectors.spark_frame import send_frame as send_frame
+    from sparkstorm.connectors.sql import SqlSource as SqlSource
+    from sparkstorm.connectors.sql_sink import SqlSink as SqlSink
+    from sparkstorm.connectors.table_sinks import DeltaSink as DeltaSink
+    from sparkstorm.connectors.table_sinks import IcebergSink as IcebergSink
 
-__all__ = [
-    "Console",
-    "DeltaSink",
-    "FileLines",
-    "FileSink",
-    "Files",
-    "HttpSink",
-    "IcebergSink",
-    "KafkaSink",
-    "KafkaSource",
-    "Rate",
-    "RedisSink",
-    "RedisSource",
-    "SparkFrame",
-    "SparkSink",
-    "SparkSource",
-    "SqlSink",
-    "SqlSource",
-    "Webhook",
-    "find_files",
-    "send_frame",
-]
-
-_PLACES = {
-    "Console": "simple",
-    "DeltaSink": "table_sinks",
-    "FileLines": "files",
-    "FileSink": "file_sinks",
-    "Files": "file_source",
-    "HttpSink": "http_sink",
-    "IcebergSink": "table_sinks",
-    "KafkaSink": "kafka_sink",
-    "KafkaSource": "kafka",
-    "Rate": "simple",
-    "RedisSink": "redis_streams",
-    "RedisSource": "redis_streams",
-    "SparkFrame": "spark_frame",
-    "SparkSink": "spark",
-    "SparkSource": "spark",
-    "SqlSink": "sql_sink",
-    "SqlSource": "sql",
-    "Webhook": "http",
-    "find_files": "files",
-    "send_frame": "spark_frame",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-    # the next time it is there
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+__all__, __getattr__, __dir__ = lazy_names(
+    globals(),
+    {
+        "sparkstorm.connectors.file_sinks": ["FileSink"],
+        "sparkstorm.connectors.file_source": ["Files"],
+        "sparkstorm.connectors.files": ["FileLines", "find_files"],
+        "sparkstorm.connectors.http": ["Webhook"],
+        "sparkstorm.connectors.http_sink": ["HttpSink"],
+        "sparkstorm.connectors.kafka": ["KafkaSource"],
+        "sparkstorm.connectors.kafka_sink": ["KafkaSink"],
+        "sparkstorm.connectors.redis_streams": ["RedisSink", "RedisSource"],
+        "sparkstorm.connectors.simple": ["Console", "Rate"],
+        "sparkstorm.connectors.spark": ["SparkSink", "SparkSource"],
+        "sparkstorm.connectors.spark_frame": ["SparkFrame", "send_frame"],
+        "sparkstorm.connectors.sql": ["SqlSource"],
+        "sparkstorm.connectors.sql_sink": ["SqlSink"],
+        "sparkstorm.connectors.table_sinks": ["DeltaSink", "IcebergSink"],
+    },
+)

@@ -5,98 +5,63 @@ docs/api.md lists each name. Each is imported when it is first used: a worker pr
 uses one module of this package does not import a cluster.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from sparkstorm.common.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from sparkstorm.common.model.dead_letter import DeadLetter
-    from sparkstorm.testing.complete import Completed, complete_topology
-    from sparkstorm.testing.components import (
-        AckFailTracker,
-        CaptureBolt,
-        FeederSpout,
-        FlakyBolt,
-        Nothing,
-        PoisonBolt,
-        SlowBolt,
-        TargetSink,
-    )
-    from sparkstorm.testing.determinism import (
-        Finding,
-        NondeterminismError,
-        check_deterministic,
-        find_nondeterminism,
-    )
-    from sparkstorm.testing.in_process_worker import die
-    from sparkstorm.testing.local_cluster import LocalCluster
-    from sparkstorm.testing.shared import Shared
-    from sparkstorm.testing.simulation import SimulatedDeath, Simulation, spend
-    from sparkstorm.testing.trial import Subject
-    from sparkstorm.testing.trials import Report, SimulationError, simulate
+    from sparkstorm.common.model.dead_letter import DeadLetter as DeadLetter
+    from sparkstorm.testing.complete import Completed as Completed
+    from sparkstorm.testing.complete import complete_topology as complete_topology
+    from sparkstorm.testing.components import AckFailTracker as AckFailTracker
+    from sparkstorm.testing.components import CaptureBolt as CaptureBolt
+    from sparkstorm.testing.components import FeederSpout as FeederSpout
+    from sparkstorm.testing.components import FlakyBolt as FlakyBolt
+    from sparkstorm.testing.components import Nothing as Nothing
+    from sparkstorm.testing.components import PoisonBolt as PoisonBolt
+    from sparkstorm.testing.components import SlowBolt as SlowBolt
+    from sparkstorm.testing.components import TargetSink as TargetSink
+    from sparkstorm.testing.determinism import Finding as Finding
+    from sparkstorm.testing.determinism import NondeterminismError as NondeterminismError
+    from sparkstorm.testing.determinism import check_deterministic as check_deterministic
+    from sparkstorm.testing.determinism import find_nondeterminism as find_nondeterminism
+    from sparkstorm.testing.in_process_worker import die as die
+    from sparkstorm.testing.local_cluster import LocalCluster as LocalCluster
+    from sparkstorm.testing.shared import Shared as Shared
+    from sparkstorm.testing.simulation import SimulatedDeath as SimulatedDeath
+    from sparkstorm.testing.simulation import Simulation as Simulation
+    from sparkstorm.testing.simulation import spend as spend
+    from sparkstorm.testing.trial import Subject as Subject
+    from sparkstorm.testing.trials import Report as Report
+    from sparkstorm.testing.trials import SimulationError as SimulationError
+    from sparkstorm.testing.trials import simulate as simulate
 
-_MODULES = {
-    "sparkstorm.common.model.dead_letter": ["DeadLetter"],
-    "sparkstorm.testing.complete": ["Completed", "complete_topology"],
-    "sparkstorm.testing.components": [
-        "AckFailTracker",
-        "CaptureBolt",
-        "FeederSpout",
-        "FlakyBolt",
-        "Nothing",
-        "PoisonBolt",
-        "SlowBolt",
-        "TargetSink",
-    ],
-    "sparkstorm.testing.determinism": [
-        "Finding",
-        "NondeterminismError",
-        "check_deterministic",
-        "find_nondeterminism",
-    ],
-    "sparkstorm.testing.in_process_worker": ["die"],
-    "sparkstorm.testing.local_cluster": ["LocalCluster"],
-    "sparkstorm.testing.shared": ["Shared"],
-    "sparkstorm.testing.simulation": ["SimulatedDeath", "Simulation", "spend"],
-    "sparkstorm.testing.trial": ["Subject"],
-    "sparkstorm.testing.trials": ["Report", "SimulationError", "simulate"],
-}
-_MODULE_BY_NAME = {name: module for module, names in _MODULES.items() for name in names}
-
-__all__ = [
-    "AckFailTracker",
-    "CaptureBolt",
-    "Completed",
-    "DeadLetter",
-    "FeederSpout",
-    "Finding",
-    "FlakyBolt",
-    "LocalCluster",
-    "NondeterminismError",
-    "Nothing",
-    "PoisonBolt",
-    "Report",
-    "Shared",
-    "SimulatedDeath",
-    "Simulation",
-    "SimulationError",
-    "SlowBolt",
-    "Subject",
-    "TargetSink",
-    "check_deterministic",
-    "complete_topology",
-    "die",
-    "find_nondeterminism",
-    "simulate",
-    "spend",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_BY_NAME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_MODULE_BY_NAME[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = lazy_names(
+    globals(),
+    {
+        "sparkstorm.common.model.dead_letter": ["DeadLetter"],
+        "sparkstorm.testing.complete": ["Completed", "complete_topology"],
+        "sparkstorm.testing.components": [
+            "AckFailTracker",
+            "CaptureBolt",
+            "FeederSpout",
+            "FlakyBolt",
+            "Nothing",
+            "PoisonBolt",
+            "SlowBolt",
+            "TargetSink",
+        ],
+        "sparkstorm.testing.determinism": [
+            "Finding",
+            "NondeterminismError",
+            "check_deterministic",
+            "find_nondeterminism",
+        ],
+        "sparkstorm.testing.in_process_worker": ["die"],
+        "sparkstorm.testing.local_cluster": ["LocalCluster"],
+        "sparkstorm.testing.shared": ["Shared"],
+        "sparkstorm.testing.simulation": ["SimulatedDeath", "Simulation", "spend"],
+        "sparkstorm.testing.trial": ["Subject"],
+        "sparkstorm.testing.trials": ["Report", "SimulationError", "simulate"],
+    },
+)
