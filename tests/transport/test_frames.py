@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
+from dataclasses import dataclass
 from typing import Any
 
 import ormsgpack
@@ -20,12 +21,24 @@ from sparkstorm.common.model.roots import tracked
 from sparkstorm.common.model.tuples import Roots, Source, each_root
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.model.values.unfolding import require_bounded, weigh
+from sparkstorm.common.model.values.value_types import register
 from sparkstorm.data_plane.transport import frames
 from sparkstorm.data_plane.transport.frames import AckerMessages, RowFrame, SettledRoots
 from tests.tiers import examples
 from tests.transport.values import values
 
-CODEC = Codec({complex: ("complex", lambda v: [v.real, v.imag], lambda v: complex(*v))})
+CODEC = Codec()
+
+
+@dataclass
+class Point:
+    """A registered class."""
+
+    x: float
+    y: float
+
+
+register([f"{__name__}:Point"])
 IDS = st.integers(1, 2**63 - 1)
 # Members of few batches, split ones too: their runs meet.
 MEMBERS = st.tuples(st.sampled_from([1 << 61, 3 << 61]), st.integers(0, 2), st.integers(0, 3)).map(
@@ -148,7 +161,7 @@ def test_the_birth_of_a_frame_shows_without_decoding_it() -> None:
 def a_frame() -> bytes:
     rows: list[frames.Row] = [
         (
-            (f"word{n}", n, [n, None], {"k": 1.5}, 1 + 2j),
+            (f"word{n}", n, [n, None], {"k": 1.5}, Point(1.0, 2.0)),
             (n, n + 1) if n % 3 == 0 else n,
             SENDERS[n % 2],
         )

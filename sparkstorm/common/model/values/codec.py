@@ -9,7 +9,7 @@ pickled.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal
 from enum import Enum
 from functools import partial
@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 import ormsgpack
 
-from sparkstorm.common.errors import CodecError, InvalidConfigError, MalformedFrameError
+from sparkstorm.common.errors import CodecError, MalformedFrameError
 from sparkstorm.common.model.compiled import core
 from sparkstorm.common.model.values import value_types
 from sparkstorm.common.model.values.unfolding import MAX_MEMORY, require_bounded
@@ -34,8 +34,6 @@ if core is not None:
     core.set_value_types(Decimal, UUID, SafeUUID.unknown, ZoneInfo)
 INT_MIN = -(2**63)
 INT_MAX = 2**63 - 1
-Serializers = Mapping[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]
-"""By type: its tag, the function to a value of the closed set, and the function back."""
 
 _OPTIONS = ormsgpack.OPT_NON_STR_KEYS
 _STRICT = (
@@ -52,20 +50,13 @@ _REGISTERED = 1  # msgpack extension code of registered types
 
 
 class Codec:
-    """Packer of values; registered types are packed as tagged values (Storm's
+    """Packer of values; those of registered classes are packed with their class's name (Storm's
     topology.kryo.register).
     """
 
-    def __init__(self, serializers: Serializers | None = None, is_lenient: bool = False) -> None:
+    def __init__(self, is_lenient: bool = False) -> None:
         # values of classes that are not registered here are read as RegisteredValue
         self._is_lenient = is_lenient
-        registered = dict(serializers or {})
-        if not IMMUTABLE.isdisjoint(registered):
-            raise InvalidConfigError(
-                "dates, datetimes, Decimal and UUID have a form of their own; register another class"
-            )
-        self._tag_by_type = {kind: (tag, encode) for kind, (tag, encode, _) in registered.items()}
-        self._decode_by_tag = {tag: decode for tag, _, decode in registered.values()}
         self._depth = 0  # of registered values inside registered values being read
         # raised inside a hook: the packer reports only that a hook failed
         self._fault: Exception | None = None
@@ -100,14 +91,10 @@ class Codec:
             return value_types.checked(value)
         if kind is set or kind is frozenset:
             return kind(self._element(item) for item in value)
-        if (
-            kind in self._tag_by_type
-            or value_types.name_of(kind) is not None
-            or kind is RegisteredValue
-        ):
+        if value_types.name_of(kind) is not None or kind is RegisteredValue:
             packed = self.pack(value)
             try:
-                # there and back: a serializer may drop a part of the value
+                # there and back: a class may make another value of its fields
                 return self.unpack(packed)
             except MalformedFrameError as error:
                 raise CodecError(
@@ -210,21 +197,17 @@ class Codec:
         return ormsgpack.Ext(code, self.pack(content))
 
     def _encode(self, value: Any) -> Any:
-        kind = type(value)
-        entry = self._tag_by_type.get(kind)
-        name = value_types.name_of(kind)
         try:
-            if entry is None and (extension := self._built_in(value)) is not None:
+            if (extension := self._built_in(value)) is not None:
                 return extension
-            if entry is None and name is not None:
-                entry = (name, value_types.content_of)
-            if entry is None:
+            if (name := value_types.name_of(type(value))) is None:
                 raise CodecError(_unknown(value))
         except CodecError as error:
             self._fault = error
             raise
         try:
-            return self._extension(_REGISTERED, [entry[0], self.normalise(entry[1](value))])
+            content = self.normalise(value_types.content_of(value))
+            return self._extension(_REGISTERED, [name, content])
         except Exception as error:  # user code
             self._fault = CodecError(f"the serializer of {_name(value)} failed: {error}")
             raise self._fault from error
@@ -238,8 +221,6 @@ class Codec:
             if code != _REGISTERED:
                 return value_types.decoded(code, found)
             tag, content = found
-            if tag in self._decode_by_tag:
-                return self._decode_by_tag[tag](content)
             if value_types.is_registered(tag):
                 return value_types.made(tag, content)
             if self._is_lenient and isinstance(tag, str):
