@@ -308,7 +308,7 @@ class Bolt(_StreamparseComponent, api.Bolt):
 
 class BatchingBolt(Bolt):
     """Bolt that gathers tuples between ticks: `group_key(tup)`, `process_batch(key, tups)`; a batch
-    is acked or failed whole.
+    is acked or failed whole. Without its own tick it gets one a second.
     """
 
     ticks_between_batches = 1
@@ -321,7 +321,7 @@ class BatchingBolt(Bolt):
 
     @classmethod
     def _own_config(cls) -> dict[str, Any]:
-        return {_TICK_KEY: 1, **super()._own_config()}  # one a second without its own tick
+        return {_TICK_KEY: 1, **super()._own_config()}
 
     def group_key(self, tup: Tuple) -> Any:
         """Return the key of a tuple's batch; by default there is one batch."""

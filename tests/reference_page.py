@@ -55,7 +55,7 @@ def _imported(module: str) -> dict[str, tuple[str, str]]:
         for node in ast.walk(_tree(module))
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sparkstorm")
         for alias in node.names
-        if alias.name != "extensions_at"
+        if alias.name not in ("extensions_at", "lazy_names")
     }
 
 
