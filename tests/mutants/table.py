@@ -23,9 +23,7 @@ PARTS = ("tests/worker/test_parts.py", *COMMITS)
 ACKS = (*COMMITS, "tests/worker/test_acking.py", "tests/worker/test_acking_order.py")
 HELD = (*COMMITS, "tests/worker/test_failures.py", "tests/worker/test_delivery.py")
 JOURNAL = ("tests/worker/test_journal.py", *COMMITS)
-LEDGER = (
-    "tests/acking/test_ledger_laws.py",
-)
+LEDGER = ("tests/acking/test_ledger_laws.py",)
 PENDING = ("tests/acking/test_pending.py", *COMMITS)
 TREES = ("tests/acking/test_tree_batches.py", "tests/worker/test_tree_batches.py", *ACKS)
 TWIN = ("tests/contracts/test_transport.py", *COMMITS)
