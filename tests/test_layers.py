@@ -24,7 +24,7 @@ PACKAGE = ROOT / "sparkstorm"
 PLANES = {"common", "data_plane", "control_plane"}
 # lowest first; parts of one layer do not import each other
 LAYERS = (
-    {"common.errors"},
+    {"common.errors", "common.lazy_names"},
     {"common.config"},
     {"common.http_guard", "common.settings", "common.tls"},
     {"common.clock", "common.extension_points", "common.model"},
