@@ -13,6 +13,7 @@ import argparse
 import re
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparkstorm.cli.common import OK
@@ -20,55 +21,12 @@ from sparkstorm.common.config import keys
 from sparkstorm.common.errors import SparkStormError
 from sparkstorm.common.stores.contexts import file_of_context, read_contexts
 
-HIDDEN = "__complete"
 # half is too short for a cluster on another host, with the double the name has been typed
 _PATIENCE_S = 2
 _PLAIN = re.compile(r"[\w.:@/=+-]+")
 """Words that are plain to every shell; names with other characters are never offered."""
 
-_BASH = """\
-_sparkstorm() {
-    local line="${COMP_LINE:0:COMP_POINT}" word
-    local -a words
-    read -ra words <<< "$line"
-    [[ $line == *[[:space:]] ]] && words+=("")
-    word="${words[-1]}"
-    mapfile -t COMPREPLY < <(sparkstorm __complete "${words[@]:1}" 2>/dev/null)
-    if [[ $word == *[:=]* ]]; then  # bash takes the part after it for the word
-        COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*[:=]}"}"}")
-    fi
-    [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace
-    return 0
-}
-complete -o default -F _sparkstorm sparkstorm
-"""
-_ZSH = """\
-_sparkstorm() {
-    local -a found
-    # PREFIX is the part of the present word before the cursor
-    found=("${(@f)$(sparkstorm __complete "${(@Q)words[2,CURRENT-1]}" "${(Q)PREFIX}" 2>/dev/null)}")
-    found=(${found:#})
-    (( ${#found} )) || { _files; return; }
-    compadd -S '' -- ${(M)found:#*=}
-    compadd -- ${found:#*=}
-}
-whence compdef > /dev/null || { autoload -Uz compinit && compinit; }
-compdef _sparkstorm sparkstorm
-"""
-_FISH = """\
-function __sparkstorm_complete
-    set -l words (commandline -opc)
-    set -l word (commandline -ct)
-    set -l found (sparkstorm __complete $words[2..] "$word" 2>/dev/null)
-    if test -n "$found"
-        printf '%s\\n' $found
-    else
-        __fish_complete_path "$word"
-    end
-end
-complete -c sparkstorm -f -a '(__sparkstorm_complete)'
-"""
-_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+_SCRIPTS = Path(__file__).with_name("completion_scripts")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -79,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
         epilog='in ~/.bashrc: eval "$(sparkstorm completion bash)"; in ~/.zshrc the same with zsh; '
         "in ~/.config/fish/config.fish: sparkstorm completion fish | source",
     )
-    verb.add_argument("shell", choices=_SCRIPTS, help="bash, zsh or fish")
+    verb.add_argument("shell", choices=("bash", "zsh", "fish"), help="bash, zsh or fish")
     verb.set_defaults(run=completion)
 
 
@@ -87,7 +45,8 @@ def completion(arguments: argparse.Namespace) -> int:
     """Print the script for a shell; it asks `sparkstorm` for names, so it need not be made again
     for a new version.
     """
-    print(_SCRIPTS[arguments.shell], end="")
+    script = _SCRIPTS / f"sparkstorm.{arguments.shell}"
+    print(script.read_text(encoding="utf-8"), end="")
     return OK
 
 

@@ -18,123 +18,20 @@ from sparkstorm import __version__
 from sparkstorm.cli.common import OK
 from sparkstorm.common.errors import InvalidConfigError, show
 
-_PIPELINE = '''"""The topology of this project: counts the words of text files."""
-
-from sparkstorm.api import TopologyBuilder, bolt
-from sparkstorm.connectors import FileLines, find_files
-
-
-@bolt("word")
-def split(tup):
-    """Emit a tuple for each word; it is anchored to `tup`, which is acked when the function ends."""
-    for word in tup["line"].split():
-        yield word.strip(".,;:!?").lower()
-
-
-@bolt(key="word")
-def count(tup, state):
-    """Count a word; the state is written in the same commit as the ack."""
-    if tup["word"]:
-        state.add(tup["word"], 1)
-
-
-def build(input=(__file__,)):
-    """Return the topology; `input` are files or folders."""
-    builder = TopologyBuilder()
-    builder.set_spout("lines", FileLines(find_files(input)))
-    builder.set_bolt("split", split, inputs="lines", parallelism=2)
-    builder.set_bolt("count", count, inputs="split", parallelism=2)  # by its key: equal words reach the same task
-    return builder.build()
-'''
-
-_JOB = """name: NAME
-topology: MODULE:build
-results: {component: count, top: 10}
-topology.workers: 2
-# any other key: sparkstorm explain KEY
-"""
-
-_TEST = '''"""Tests of the topology: no server, no Spark, simulated time."""
-
-from MODULE import build
-from sparkstorm.testing import complete_topology, simulate
-
-LINES = {"lines": [["The fox"], ["the end."]]}
-
-
-def test_words_are_counted():
-    assert complete_topology(build(), LINES).state("count") == {"the": 2, "fox": 1, "end": 1}
-
-
-def test_nothing_is_lost_or_counted_twice_whatever_is_killed():
-    simulate(build(), range(5), sources=LINES)
-'''
-
-_CELLS = (
-    (
-        "markdown",
-        "# NAME\n\nThe topology in one thread and simulated time: feed it, look into its state, kill a worker.",
-    ),
-    (
-        "code",
-        "from sparkstorm.testing import LocalCluster, complete_topology\n\nfrom MODULE import build",
-    ),
-    (
-        "code",
-        'result = complete_topology(build(), {"lines": [["the fox"], ["the end"]]})\nresult.state("count")',
-    ),
-    (
-        "code",
-        "with LocalCluster() as cluster:\n"
-        '    cluster.submit(build(), name="NAME")\n'
-        "    cluster.advance(1)\n"
-        "    cluster.kill_worker()  # nothing is lost or doubled\n"
-        "    cluster.run_until_idle()\n"
-        '    words = cluster.state("count")\n'
-        "len(words)",
-    ),
-)
-
-_MAKEFILE = """.PHONY: run test
-# The active environment if it has what is needed, else one made here from requirements.txt
-ACTIVE := $(shell python3 -c 'import pytest, sparkstorm' 2>/dev/null && echo yes)
-PYTHON := $(if $(ACTIVE),python3,.venv/bin/python)
-
-run: $(if $(ACTIVE),,.venv/installed)
-	@$(PYTHON) -m sparkstorm.cli run job.yaml $(ARGS)
-
-test: $(if $(ACTIVE),,.venv/installed)
-	@$(PYTHON) -m pytest -q
-
-.venv/installed: requirements.txt
-	@python3 -m venv .venv && .venv/bin/python -m pip install --quiet -r requirements.txt
-	@touch $@
-"""
-
-_CI = """name: test
-on: [push, pull_request]
-jobs:
-  test:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with: {python-version: "3.11"}
-      - run: make test
-"""
-
-_README = """# NAME
-
-A topology of SparkStorm. `MODULE.py` has its bolts, `job.yaml` its settings.
-
-```console
-$ make test                             # without servers and Spark, in simulated time
-$ make run                              # on this machine: slots on Spark, an embedded Redis and ZooKeeper
-$ make run ARGS='--input some/folder'
-```
-
-On a cluster: `sparkstorm submit job.yaml`. Over history: `sparkstorm replay job.yaml --input some/folder`.
-"""
+_PROJECT = Path(__file__).with_name("project")
+# each file of a new project, as its text is filled in, by the template's
+_FILES = {
+    "MODULE.py": "pipeline.py",
+    "job.yaml": "job.yaml",
+    "test_MODULE.py": "test.py",
+    "MODULE.ipynb": "notebook.ipynb",
+    "Makefile": "Makefile",
+    # without it pytest takes the settings of a project in a folder above
+    "pytest.ini": "pytest.ini",
+    "README.md": "README.md",
+    ".gitignore": "gitignore",
+    ".github/workflows/test.yml": "test.yml",
+}
 
 
 def add_verbs(verbs: Any) -> None:
@@ -188,19 +85,11 @@ def project_files(name: str) -> Mapping[str, str]:
     def filled(text: str) -> str:
         return text.replace("NAME", name).replace("MODULE", module)
 
-    return {
-        f"{module}.py": _PIPELINE,
-        "job.yaml": filled(_JOB),
-        f"test_{module}.py": filled(_TEST),
-        f"{module}.ipynb": filled(_notebook()),
-        "Makefile": _MAKEFILE,
-        # without it pytest takes the settings of a project in a folder above
-        "pytest.ini": "[pytest]\n",
-        "requirements.txt": f"{_requirement()}\npytest\n",
-        "README.md": filled(_README),
-        ".gitignore": ".venv/\n__pycache__/\n.pytest_cache/\nresults/\nstorm-local/\n",
-        ".github/workflows/test.yml": _CI,
+    files = {
+        filled(file): filled((_PROJECT / f"{template}.txt").read_text(encoding="utf-8"))
+        for file, template in _FILES.items()
     }
+    return {**files, "requirements.txt": f"{_requirement()}\npytest\n"}
 
 
 def _requirement() -> str:
@@ -213,21 +102,3 @@ def _requirement() -> str:
     fields = json.loads(origin)
     is_editable = fields.get("dir_info", {}).get("editable", False)
     return f"-e {fields['url']}" if is_editable else f"sparkstorm @ {fields['url']}"
-
-
-def _notebook() -> str:
-    cells: list[dict[str, Any]] = []
-    for number, (kind, text) in enumerate(_CELLS):
-        cell: dict[str, Any] = {
-            "cell_type": kind,
-            "id": f"cell-{number}",
-            "metadata": {},
-            "source": text,
-        }
-        if kind == "code":
-            cell |= {"execution_count": None, "outputs": []}
-        cells.append(cell)
-    return (
-        json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1)
-        + "\n"
-    )
