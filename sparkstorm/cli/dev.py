@@ -25,7 +25,7 @@ from sparkstorm.common.stores.addresses import connection_path
 from sparkstorm.common.stores.contexts import VARIABLE
 from sparkstorm.common.stores.folders import discard_folder, own_folder
 from sparkstorm.driver.exit_status import guarded
-from sparkstorm.driver.job_options import add_overrides
+from sparkstorm.driver.job_options import add_dev_options
 from sparkstorm.driver.standing import hold
 from sparkstorm.extensions.embedded.process import refuse_busy
 from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer
@@ -205,10 +205,7 @@ def _require_page() -> None:
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=prog, description=hold_all.__doc__, epilog=EXITS)
-    add_overrides(parser)
-    parser.add_argument(
-        "--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)"
-    )
+    add_dev_options(parser)
     return parser.parse_args(list(arguments))
 
 

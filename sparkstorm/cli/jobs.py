@@ -28,7 +28,7 @@ from sparkstorm.client.connect import require_named
 from sparkstorm.common.errors import SlotsUnavailableError
 from sparkstorm.driver.job import perform
 from sparkstorm.driver.job_file import make_topology, read_job, topology_conf
-from sparkstorm.driver.job_options import add_options, add_overrides
+from sparkstorm.driver.job_options import add_cluster_options, add_dev_options, add_options
 from sparkstorm.driver.remote_run import follow as follow_topology
 from sparkstorm.driver.replay import options as of_replay
 from sparkstorm.extensions.embedded.java import find_java
@@ -39,26 +39,15 @@ _JOB_EXITS = f"{EXITS}, 3 done but tuples were parked, 4 done but Redis had lost
 
 def add_verbs(verbs: Any) -> None:
     """Add them to the command line."""
-    verb = add_verb(
-        verbs,
-        "submit",
-        submit,
-        epilog=_JOB_EXITS,
-    )
-    add_options(verb)
+    add_options(add_verb(verbs, "submit", submit, epilog=_JOB_EXITS))
     _add_driver(verbs, "run", run, add_options, _JOB_EXITS)
     _add_driver(verbs, "replay", replay, of_replay.add_options, of_replay.EXITS)
     verb = add_verb(verbs, "update", update)
     verb.add_argument("conf", metavar="CONF.yaml", help="the job file")
     add_job_options(verb)
     add_topology_verb(verbs, "follow", follow, epilog=_JOB_EXITS)
-    _add_driver(verbs, "cluster", cluster, _add_cluster_options)
-    _add_driver(
-        verbs,
-        "dev",
-        dev,
-        _add_dev_options,
-    )
+    _add_driver(verbs, "cluster", cluster, add_cluster_options)
+    _add_driver(verbs, "dev", dev, add_dev_options)
 
 
 def _add_driver(
@@ -71,31 +60,7 @@ def _add_driver(
     """Add a verb that becomes a Spark driver: with options of its own, then Spark's."""
     verb = verbs.add_parser(name, description=run.__doc__, epilog=epilog)
     add_own(verb)
-    _add_spark_options(verb)
-    verb.set_defaults(run=run)
-
-
-def _add_cluster_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
-    add_overrides(verb)
-    verb.add_argument(
-        "--web",
-        nargs="?",
-        type=int,
-        const=8080,
-        metavar="PORT",
-        help="also serve the page, on this port (8080)",
-    )
-
-
-def _add_dev_options(verb: argparse.ArgumentParser) -> None:
-    add_overrides(verb)
-    verb.add_argument(
-        "--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)"
-    )
-
-
-def _add_spark_options(verb: argparse.ArgumentParser) -> None:
+    verb.set_defaults(run=run, own=verb._actions[1:])  # without --help
     verb.add_argument(
         "--master",
         help="Spark's master (default: as spark-submit is configured, else this machine)",
@@ -139,80 +104,47 @@ def cluster(arguments: argparse.Namespace) -> int:
     """Hold a cluster until Ctrl-C: Nimbus and the slots on Spark; other processes submit topologies
     to it.
     """
-    own = [arguments.conf] if arguments.conf else []
-    page = ["--web", str(arguments.web)] if arguments.web else []
-    return _become_driver(
-        arguments, "sparkstorm.driver.standing", [*own, *_overrides(arguments), *page]
-    )
+    return _become_driver(arguments, "sparkstorm.driver.standing")
 
 
 def dev(arguments: argparse.Namespace) -> int:
     """Hold a cluster until Ctrl-C with its page, and next to it Kafka, PostgreSQL and an object
     store with sample data.
     """
-    return _become_driver(
-        arguments, "sparkstorm.cli.dev", [*_overrides(arguments), "--web", str(arguments.web)]
-    )
+    return _become_driver(arguments, "sparkstorm.cli.dev")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run a job on its own cluster, which ends with it; Redis and ZooKeeper are embedded
     unless addresses are configured.
     """
-    names = {
-        "name": "--name",
-        "from_checkpoint": "--from",
-        "fresh": "--fresh",
-        "yes": "--yes",
-        "detach": "--detach",
-        "filter": "--filter",
-        "env_filter": "--env-filter",
-    }
-    lists = {"input": "--input", "files": "--files", "archives": "--archives"}
-    return _become_driver(arguments, "sparkstorm.driver.job", _words(arguments, {**names, **lists}))
+    return _become_driver(arguments, "sparkstorm.driver.job")
 
 
 def replay(arguments: argparse.Namespace) -> int:
     """Replay a job's topology over history, as a Spark batch; with --checkpoint a live run goes on
     from its end.
     """
-    named = (
-        "input",
-        "output",
-        "format",
-        "output_format",
-        "result",
-        "event_time",
-        "checkpoint",
-        "rows",
-        "against",
-        "name",
-    )
-    names = {name: f"--{name.replace('_', '-')}" for name in (*named, "skip_bad", "overwrite")} | {
-        "from_checkpoint": "--from"
-    }
-    return _become_driver(arguments, "sparkstorm.driver.replay.job", _words(arguments, names))
+    return _become_driver(arguments, "sparkstorm.driver.replay.job")
 
 
-def _words(arguments: argparse.Namespace, names: Mapping[str, str]) -> list[str]:
-    """Return parsed options as the words of a command line; `names` has the option of each
-    attribute.
-    """
-    words = [arguments.conf, *_overrides(arguments)]
-    for attribute, name in names.items():
-        value = getattr(arguments, attribute)
-        if value:
-            words += (
-                [name] if value is True else [name, *([value] if isinstance(value, str) else value)]
-            )
+def _words(arguments: argparse.Namespace, actions: Sequence[argparse.Action]) -> list[str]:
+    """Return the parsed values of options as the words of a command line."""
+    words: list[str] = []
+    for action in actions:
+        value = getattr(arguments, action.dest)
+        if value in (None, False, []):
+            continue
+        values = value if isinstance(value, list) else [] if value is True else [str(value)]
+        option = action.option_strings[:1]
+        if isinstance(action, argparse._AppendAction):
+            words += [word for text in values for word in (*option, text)]
+        else:
+            words += [*option, *values]
     return words
 
 
-def _overrides(arguments: argparse.Namespace) -> list[str]:
-    return [word for each in arguments.c for word in ("-c", each)]
-
-
-def _become_driver(arguments: argparse.Namespace, module: str, words: Sequence[str]) -> int:
+def _become_driver(arguments: argparse.Namespace, module: str) -> int:
     """Replace this process by a driver; SlotsUnavailableError when there is no Spark to host it."""
     if (found := importlib.util.find_spec("pyspark")) is None:
         raise SlotsUnavailableError(
@@ -221,7 +153,7 @@ def _become_driver(arguments: argparse.Namespace, module: str, words: Sequence[s
     spark_home = Path(os.environ.get("SPARK_HOME") or Path(found.origin or "").parent)
     java_home = Path(find_java()).resolve().parent.parent
     environment = cluster_environment(arguments, os.environ, sys.executable, java_home, spark_home)
-    command = [sys.executable, "-m", module, *words]
+    command = [sys.executable, "-m", module, *_words(arguments, arguments.own)]
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 

@@ -16,6 +16,28 @@ def add_overrides(
     parser.add_argument("-c", action="append", default=[], metavar="KEY=VALUE", help=help)
 
 
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a standing cluster to a command line."""
+    parser.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
+    add_overrides(parser)
+    parser.add_argument(
+        "--web",
+        nargs="?",
+        type=int,
+        const=8080,
+        metavar="PORT",
+        help="also serve the page, on this port (8080)",
+    )
+
+
+def add_dev_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a cluster with servers for development to a command line."""
+    add_overrides(parser)
+    parser.add_argument(
+        "--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)"
+    )
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a job to a command line."""
     parser.add_argument(

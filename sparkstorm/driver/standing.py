@@ -29,7 +29,7 @@ from sparkstorm.driver.console import RunConsole
 from sparkstorm.driver.exit_status import INTERRUPTED, OK, guarded, leave
 from sparkstorm.driver.hosting.tied_child import tied
 from sparkstorm.driver.job_file import say_warnings
-from sparkstorm.driver.job_options import add_overrides
+from sparkstorm.driver.job_options import add_cluster_options
 from sparkstorm.driver.own_cluster import check_spark, spark_may_end, starting_text
 from sparkstorm.driver.run import Signals, StoppedError
 
@@ -267,11 +267,7 @@ def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:
         description="Hold a cluster on Spark until stopped, for topologies that other processes submit.",
         epilog=EXITS,
     )
-    parser.add_argument("conf", nargs="?", metavar="CONF.yaml", help="configuration of the cluster")
-    add_overrides(parser)
-    parser.add_argument(
-        "--web", type=int, metavar="PORT", help="also serve the cluster's page, on this port"
-    )
+    add_cluster_options(parser)
     return parser.parse_args(list(arguments))
 
 
