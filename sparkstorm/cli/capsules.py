@@ -27,11 +27,7 @@ from sparkstorm.extensions.recording.capsule_tests import name_of_test, text_of_
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = verbs.add_parser(
-        "capsule",
-        description=capsule.__doc__,
-        epilog=EXITS,
-    )
+    verb = verbs.add_parser("capsule", description=capsule.__doc__, epilog=EXITS)
     verb.add_argument(
         "source",
         metavar="FILE|NAME",

@@ -65,11 +65,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add_savepoint(verbs: Any) -> None:
-    verb = add_topology_verb(
-        verbs,
-        "savepoint",
-        savepoint,
-    )
+    verb = add_topology_verb(verbs, "savepoint", savepoint)
     verb.add_argument(
         "folder", metavar="FOLDER", help="`submit JOB.yaml --from FOLDER` begins with it"
     )
@@ -87,11 +83,7 @@ def _add_savepoint(verbs: Any) -> None:
 
 
 def _add_rebalance(verbs: Any) -> None:
-    verb = add_topology_verb(
-        verbs,
-        "rebalance",
-        rebalance,
-    )
+    verb = add_topology_verb(verbs, "rebalance", rebalance)
     verb.add_argument("-n", "--workers", type=int, metavar="N", help="number of workers")
     verb.add_argument(
         *("-e", "--executors"),
@@ -118,10 +110,7 @@ def _add_rebalance(verbs: Any) -> None:
 
 
 def _add_blob(verbs: Any) -> None:
-    verb = verbs.add_parser(
-        "blob",
-        epilog=EXITS,
-    )
+    verb = verbs.add_parser("blob", epilog=EXITS)
     actions = verb.add_subparsers(required=True, metavar="ACTION")
     add_verb(
         actions, "list", list_blobs, "all blobs with size, version and author", is_listing=True

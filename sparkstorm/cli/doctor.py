@@ -74,15 +74,7 @@ def health_text(found: Health, width: int | None = None) -> str:
     """Return the health of a topology as text; its tables in lines of `width` columns at most."""
     lines = [shown(found.sentence), *culprit_lines(found.culprits, width)]
     if found.loads:
-        titles = (
-            "component",
-            "tasks",
-            "busy",
-            "held back",
-            "executed/s",
-            "emitted/s",
-            "failed",
-        )
+        titles = ("component", "tasks", "busy", "held back", "executed/s", "emitted/s", "failed")
         lines += ["", table(titles, _load_rows(found), width)]
     wanted = "" if found.wanted_workers is None else f" of {found.wanted_workers} wanted"
     lines += ["", f"workers: {found.given_workers}{wanted}"]

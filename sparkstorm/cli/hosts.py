@@ -29,11 +29,7 @@ _CHANGES = {
 
 def add_verbs(verbs: Any) -> None:
     """Add it to the command line."""
-    verb = add_watched_verb(
-        verbs,
-        "hosts",
-        hosts,
-    )
+    verb = add_watched_verb(verbs, "hosts", hosts)
     verb.add_argument(
         "change",
         nargs="?",

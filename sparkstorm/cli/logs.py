@@ -70,11 +70,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add_journey(verbs: Any) -> None:
-    verb = add_topology_verb(
-        verbs,
-        "journey",
-        journey,
-    )
+    verb = add_topology_verb(verbs, "journey", journey)
     verb.add_argument(
         "message",
         metavar="MESSAGE",
@@ -98,11 +94,7 @@ def _add_journey(verbs: Any) -> None:
 
 
 def _add_stacks(verbs: Any) -> None:
-    verb = add_topology_verb(
-        verbs,
-        "stacks",
-        stacks,
-    )
+    verb = add_topology_verb(verbs, "stacks", stacks)
     verb.add_argument("worker", metavar="NODE:PORT", help="worker that is looked at")
     verb.add_argument(
         "--seconds",

@@ -74,10 +74,7 @@ def add_verbs(verbs: Any) -> None:
         metavar="N",
         help="end after so many lines (default: at Ctrl-C)",
     )
-    verb = verbs.add_parser(
-        "top",
-        description=top.__doc__,
-    )
+    verb = verbs.add_parser("top", description=top.__doc__)
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
     add_cluster(verb)
     verb.set_defaults(run=top)

@@ -45,20 +45,12 @@ def add_verbs(verbs: Any) -> None:
     )
     verb.add_argument("name", metavar="NAME", nargs="?", help=NAME_HELP)
     add_window(verb)
-    verb = add_watched_verb(
-        verbs,
-        "tasks",
-        tasks,
-    )
+    verb = add_watched_verb(verbs, "tasks", tasks)
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb = add_watched_verb(verbs, "errors", errors)
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb.add_argument("--component", metavar="ID", help="of this component alone")
-    verb = add_watched_verb(
-        verbs,
-        "failures",
-        failures,
-    )
+    verb = add_watched_verb(verbs, "failures", failures)
     verb.add_argument("name", metavar="NAME", help=NAME_HELP)
     verb.add_argument("--component", metavar="ID", help="of this component alone")
 
