@@ -46,150 +46,111 @@ class Family:
     unit: str = ""
 
 
-_COUNTERS = {
-    "emitted": Family("tuples_emitted", "counter", "Tuples emitted by a component."),
-    "transferred": Family(
-        "tuples_transferred", "counter", "Tuples emitted, times the tasks that receive them."
-    ),
-    "executed": Family("tuples_executed", "counter", "Inputs executed by a bolt."),
-    "acked": Family("tuples_acked", "counter", "Inputs acked by a bolt."),
-    "failed": Family("tuples_failed", "counter", "Inputs failed by a bolt."),
-    "retried": Family("tuples_retried", "counter", "Tries that failed and were made again."),
-    "parked": Family("tuples_parked", "counter", "Inputs given up after their tries."),
-    "late": Family("tuples_late", "counter", "Tuples that came too late for their windows."),
-    "bad": Family("tuples_bad", "counter", "Records that no tuple can carry."),
-    "replayed": Family(
-        "tuples_replayed", "counter", "Dead letters that were put back and executed."
-    ),
-}
-_TREES = {
-    "acked": Family("trees_completed", "counter", "Trees of a spout that are done."),
-    "failed": Family("trees_failed", "counter", "Trees of a spout that failed or timed out."),
-}
-_STATUS = Family("topology_status", "gauge", "1 for the status that a topology has.")
-_INFO = Family("topology_info", "gauge", "1; its labels tell what the topology is.")
-_UP = Family("topology_uptime_seconds", "gauge", "Time since the submission.", "seconds")
-_WELL = Family(
-    "topology_well", "gauge", "1 while nothing is lost, failing or late and no problem is known."
-)
-_SIZES = {
-    "workers": Family("topology_workers", "gauge", "Workers that the topology has."),
-    "wanted": Family("topology_workers_wanted", "gauge", "Workers that the topology wants."),
-    "executors": Family("topology_executors", "gauge", "Executors of the topology."),
-    "tasks": Family("topology_tasks", "gauge", "Tasks of the topology."),
-}
-_PENDING = Family("trees_pending", "gauge", "Trees of a spout that are neither acked nor failed.")
-_HELD = Family("tuples_held", "gauge", "Inputs that a bolt has neither acked nor failed.")
-_LATENCY = Family(
-    "complete_latency_seconds", "histogram", "Time from the emit of a tree to its end.", "seconds"
-)
-_BUSY = Family(
-    "component_busy_ratio",
-    "gauge",
-    "Share of the last minute in user code, of the busiest task.",
-    "ratio",
-)
-_PAUSED = Family(
-    "component_paused_ratio",
-    "gauge",
-    "Share of the last minute held back, by cause, of the task held most.",
-    "ratio",
-)
-_BACKLOG = Family(
-    "backlog_bytes", "gauge", "Bytes that wait in the streams of a component.", "bytes"
-)
-_QUEUED = Family("backlog_tuples", "gauge", "Tuples read and not executed yet, from heartbeats.")
-_AGE = Family(
-    "backlog_age_seconds", "gauge", "Age of the oldest tree of which a tuple waits.", "seconds"
-)
-_WATERMARK = Family(
-    "watermark_timestamp_seconds",
-    "gauge",
-    "Event time up to which the windows and timers of a component may fire, from heartbeats.",
-    "seconds",
-)
-_EDGE = Family("edge_tuples_sent", "counter", "Tuples sent from a stream to a component.")
-_CONSUMED = Family("edge_tuples_consumed", "counter", "Tuples taken in by the receiver of an edge.")
-_FAILURES = Family("failures", "counter", "Failed calls, reports and time-outs by cause.")
-_LETTERS = Family("dead_letters", "gauge", "Dead letters that are kept.")
-_USER = {
-    "counter": Family("user_counter", "counter", "Counters of user code, exact across crashes."),
-    "gauge": Family("user_gauge", "gauge", "Gauges of user code, by task, as of the last commit."),
-    "histogram": Family(
-        "user_histogram", "histogram", "Histograms of user code, exact across crashes."
-    ),
-}
-_LOOP = Family("worker_time_seconds", "counter", "Time of a worker's loop by state.", "seconds")
-_COMMITS = Family("worker_commits", "counter", "Commits of a worker.")
-_COMMIT_BYTES = Family(
-    "worker_commit_bytes",
-    "counter",
-    "Bytes of entries, messages and journals committed by a worker.",
-    "bytes",
-)
-_WORKER_UP = Family("worker_up", "gauge", "1 while the worker runs and its slot sends heartbeats.")
-_DEATHS = Family("worker_restarts", "gauge", "Deaths of a worker under its present assignment.")
-_MEMORY = Family("worker_memory_bytes", "gauge", "Resident memory of a worker.", "bytes")
-_CPU = Family(
-    "worker_cpu_ratio", "gauge", "CPU time of a worker by time; 1 is a whole core.", "ratio"
-)
-_SLOTS = Family("slots", "gauge", "Slots of a node.")
-_USED = Family("slots_used", "gauge", "Slots of a node that have a worker.")
-_SUPERVISORS = Family("supervisors", "gauge", "Nodes that are alive.")
-_LEADER = Family("nimbus_leader", "gauge", "1 while a driver's Nimbus leads.")
-_STORE_UP = Family("store_up", "gauge", "1 while Redis answers.")
-_FULLNESS = Family(
-    "store_fullness_ratio",
-    "gauge",
-    "Share of Redis's memory limit in use, as workers see it.",
-    "ratio",
-)
-_AWAY = Family("zookeeper_up", "gauge", "1 while ZooKeeper answers.")
-_SCRAPED = Family(
-    "scrape_age_seconds",
-    "gauge",
-    "Age of the figures when they were asked for, by the time of the newest.",
-    "seconds",
-)
 FAMILIES = (
-    *_COUNTERS.values(),
-    *_TREES.values(),
-    *_SIZES.values(),
-    *_USER.values(),
-    *(
-        _STATUS,
-        _INFO,
-        _UP,
-        _WELL,
-        _PENDING,
-        _HELD,
-        _LATENCY,
-        _BUSY,
-        _PAUSED,
-        _BACKLOG,
-        _QUEUED,
-        _AGE,
-        _WATERMARK,
-        _EDGE,
-        _CONSUMED,
+    Family("tuples_emitted", "counter", "Tuples emitted by a component."),
+    Family("tuples_transferred", "counter", "Tuples emitted, times the tasks that receive them."),
+    Family("tuples_executed", "counter", "Inputs executed by a bolt."),
+    Family("tuples_acked", "counter", "Inputs acked by a bolt."),
+    Family("tuples_failed", "counter", "Inputs failed by a bolt."),
+    Family("tuples_retried", "counter", "Tries that failed and were made again."),
+    Family("tuples_parked", "counter", "Inputs given up after their tries."),
+    Family("tuples_late", "counter", "Tuples that came too late for their windows."),
+    Family("tuples_bad", "counter", "Records that no tuple can carry."),
+    Family("tuples_replayed", "counter", "Dead letters that were put back and executed."),
+    Family("trees_completed", "counter", "Trees of a spout that are done."),
+    Family("trees_failed", "counter", "Trees of a spout that failed or timed out."),
+    Family("topology_workers", "gauge", "Workers that the topology has."),
+    Family("topology_workers_wanted", "gauge", "Workers that the topology wants."),
+    Family("topology_executors", "gauge", "Executors of the topology."),
+    Family("topology_tasks", "gauge", "Tasks of the topology."),
+    Family("user_counter", "counter", "Counters of user code, exact across crashes."),
+    Family("user_gauge", "gauge", "Gauges of user code, by task, as of the last commit."),
+    Family("user_histogram", "histogram", "Histograms of user code, exact across crashes."),
+    Family("topology_status", "gauge", "1 for the status that a topology has."),
+    Family("topology_info", "gauge", "1; its labels tell what the topology is."),
+    Family("topology_uptime_seconds", "gauge", "Time since the submission.", "seconds"),
+    Family(
+        "topology_well",
+        "gauge",
+        "1 while nothing is lost, failing or late and no problem is known.",
     ),
-    *(
-        _FAILURES,
-        _LETTERS,
-        _LOOP,
-        _COMMITS,
-        _COMMIT_BYTES,
-        _WORKER_UP,
-        _DEATHS,
-        _MEMORY,
-        _CPU,
-        _SLOTS,
-        _USED,
-        _SUPERVISORS,
+    Family("trees_pending", "gauge", "Trees of a spout that are neither acked nor failed."),
+    Family("tuples_held", "gauge", "Inputs that a bolt has neither acked nor failed."),
+    Family(
+        "complete_latency_seconds",
+        "histogram",
+        "Time from the emit of a tree to its end.",
+        "seconds",
     ),
-    *(_LEADER, _STORE_UP, _FULLNESS, _AWAY, _SCRAPED),
+    Family(
+        "component_busy_ratio",
+        "gauge",
+        "Share of the last minute in user code, of the busiest task.",
+        "ratio",
+    ),
+    Family(
+        "component_paused_ratio",
+        "gauge",
+        "Share of the last minute held back, by cause, of the task held most.",
+        "ratio",
+    ),
+    Family("backlog_bytes", "gauge", "Bytes that wait in the streams of a component.", "bytes"),
+    Family("backlog_tuples", "gauge", "Tuples read and not executed yet, from heartbeats."),
+    Family(
+        "backlog_age_seconds", "gauge", "Age of the oldest tree of which a tuple waits.", "seconds"
+    ),
+    Family(
+        "watermark_timestamp_seconds",
+        "gauge",
+        "Event time up to which the windows and timers of a component may fire, from heartbeats.",
+        "seconds",
+    ),
+    Family("edge_tuples_sent", "counter", "Tuples sent from a stream to a component."),
+    Family("edge_tuples_consumed", "counter", "Tuples taken in by the receiver of an edge."),
+    Family("failures", "counter", "Failed calls, reports and time-outs by cause."),
+    Family("dead_letters", "gauge", "Dead letters that are kept."),
+    Family("worker_time_seconds", "counter", "Time of a worker's loop by state.", "seconds"),
+    Family("worker_commits", "counter", "Commits of a worker."),
+    Family(
+        "worker_commit_bytes",
+        "counter",
+        "Bytes of entries, messages and journals committed by a worker.",
+        "bytes",
+    ),
+    Family("worker_up", "gauge", "1 while the worker runs and its slot sends heartbeats."),
+    Family("worker_restarts", "gauge", "Deaths of a worker under its present assignment."),
+    Family("worker_memory_bytes", "gauge", "Resident memory of a worker.", "bytes"),
+    Family(
+        "worker_cpu_ratio", "gauge", "CPU time of a worker by time; 1 is a whole core.", "ratio"
+    ),
+    Family("slots", "gauge", "Slots of a node."),
+    Family("slots_used", "gauge", "Slots of a node that have a worker."),
+    Family("supervisors", "gauge", "Nodes that are alive."),
+    Family("nimbus_leader", "gauge", "1 while a driver's Nimbus leads."),
+    Family("store_up", "gauge", "1 while Redis answers."),
+    Family(
+        "store_fullness_ratio",
+        "gauge",
+        "Share of Redis's memory limit in use, as workers see it.",
+        "ratio",
+    ),
+    Family("zookeeper_up", "gauge", "1 while ZooKeeper answers."),
+    Family(
+        "scrape_age_seconds",
+        "gauge",
+        "Age of the figures when they were asked for, by the time of the newest.",
+        "seconds",
+    ),
 )
-"""Every metric that there is; documents, boards and alert rules may name no other."""
+"""Every metric that there is, by the order of /metrics; documents, boards and alert rules may
+name no other.
+"""
+_COUNTERS = [
+    family.name.removeprefix("tuples_")
+    for family in FAMILIES
+    if family.kind == "counter" and family.name.startswith("tuples_")
+]
+_TREES = {"acked": "trees_completed", "failed": "trees_failed"}
 _STATUSES = ("ACTIVE", "INACTIVE", "KILLED", "REBALANCING", "UPGRADING", "ROLLBACK")
 
 
@@ -229,10 +190,10 @@ def samples_by_family(
     cluster: ClusterReport, views: list[TopologyReport]
 ) -> list[tuple[Family, list[Sample]]]:
     """Return the samples of each metric that has some, in the order of FAMILIES."""
-    samples: dict[str, list[Sample]] = {}
-    for family, suffix, labels, value in _all(cluster, views):
-        samples.setdefault(family.name, []).append((suffix, labels, value))
-    return [(family, samples[family.name]) for family in FAMILIES if family.name in samples]
+    samples: dict[str, list[Sample]] = {family.name: [] for family in FAMILIES}
+    for name, suffix, labels, value in _all(cluster, views):
+        samples[name].append((suffix, labels, value))
+    return [(family, samples[family.name]) for family in FAMILIES if samples[family.name]]
 
 
 def _labels(labels: Labels) -> str:
@@ -244,7 +205,7 @@ def _value(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 
-Found = Iterator[tuple[Family, str, Labels, float]]
+Found = Iterator[tuple[str, str, Labels, float]]
 
 
 def _all(cluster: ClusterReport, views: list[TopologyReport]) -> Found:
@@ -256,46 +217,46 @@ def _all(cluster: ClusterReport, views: list[TopologyReport]) -> Found:
     for host in cluster.hosts.values():
         for node in host.nodes.values():
             labels = {"node": node.id, "host": host.host}
-            yield _SLOTS, "", labels, node.slots
-            yield _USED, "", labels, node.slots_used
-    yield _SUPERVISORS, "", {}, sum(len(host.nodes) for host in cluster.hosts.values())
+            yield "slots", "", labels, node.slots
+            yield "slots_used", "", labels, node.slots_used
+    yield "supervisors", "", {}, sum(len(host.nodes) for host in cluster.hosts.values())
     for driver in cluster.drivers.values():
         yield (
-            _LEADER,
+            "nimbus_leader",
             "",
             {"driver": str(driver.number), "host": driver.host},
             int(driver.is_leader),
         )
-    yield _STORE_UP, "", {}, int(cluster.store.is_up)
+    yield "store_up", "", {}, int(cluster.store.is_up)
     if cluster.store.fullness is not None:
-        yield _FULLNESS, "", {}, cluster.store.fullness
-    yield _AWAY, "", {}, int(cluster.stale_since_ms is None)
+        yield "store_fullness_ratio", "", {}, cluster.store.fullness
+    yield "zookeeper_up", "", {}, int(cluster.stale_since_ms is None)
     for view in views:
-        yield _SCRAPED, "", {"topology": view.name}, (cluster.time_ms - view.read_ms) / 1000
+        yield (
+            "scrape_age_seconds",
+            "",
+            {"topology": view.name},
+            (cluster.time_ms - view.read_ms) / 1000,
+        )
 
 
 def _topology(view: TopologyReport, now_ms: int) -> Found:
     labels = {"topology": view.name}
-    yield _INFO, "", {**labels, "id": view.id, "owner": view.owner}, 1
+    yield "topology_info", "", {**labels, "id": view.id, "owner": view.owner}, 1
     for status in _STATUSES:
-        yield _STATUS, "", {**labels, "status": status}, int(view.status == status)
-    yield _UP, "", labels, max(0, now_ms - view.launch_ms) / 1000
-    yield _WELL, "", labels, int(view.is_well)
-    tasks = sum(len(each.tasks) for each in view.components.values())
-    sizes = {
-        "workers": view.workers_given,
-        "wanted": view.workers_wanted,
-        "executors": view.executors,
-        "tasks": tasks,
-    }
-    for name, size in sizes.items():
-        if size is not None:
-            yield _SIZES[name], "", labels, size
+        yield "topology_status", "", {**labels, "status": status}, int(view.status == status)
+    yield "topology_uptime_seconds", "", labels, max(0, now_ms - view.launch_ms) / 1000
+    yield "topology_well", "", labels, int(view.is_well)
+    yield "topology_workers", "", labels, view.workers_given
+    if view.workers_wanted is not None:
+        yield "topology_workers_wanted", "", labels, view.workers_wanted
+    yield "topology_executors", "", labels, view.executors
+    yield "topology_tasks", "", labels, sum(len(each.tasks) for each in view.components.values())
     if view.dead_letters is not None:
-        yield _LETTERS, "", labels, view.dead_letters
+        yield "dead_letters", "", labels, view.dead_letters
     for each in view.failures:
         cause = {"component": each.component, "error": each.error, "place": each.place}
-        yield _FAILURES, "_total", {**labels, **cause}, each.count
+        yield "failures", "_total", {**labels, **cause}, each.count
     for edge in view.edges.values():
         between = {
             **labels,
@@ -303,15 +264,15 @@ def _topology(view: TopologyReport, now_ms: int) -> Found:
             "stream": edge.stream,
             "receiver": edge.receiver,
         }
-        yield _EDGE, "_total", between, edge.sent
-        yield _CONSUMED, "_total", between, edge.consumed
+        yield "edge_tuples_sent", "_total", between, edge.sent
+        yield "edge_tuples_consumed", "_total", between, edge.consumed
     yield from _histogram(view, labels)
     for metric in view.user_metrics:
         yield from _user(metric, {**labels, "component": metric.component, "name": metric.name})
 
 
 def _user(metric: UserMetricView, labels: Labels) -> Found:
-    family = _USER[metric.kind]
+    family = f"user_{metric.kind}"
     if metric.kind == "counter":
         yield family, "_total", labels, metric.value
     elif metric.kind == "gauge":
@@ -335,14 +296,19 @@ def _histogram(view: TopologyReport, labels: Labels) -> Found:
         seen += view.latency_buckets.get(bucket, 0)
         if bucket % _EVERY == _EVERY - 1:
             yield (
-                _LATENCY,
+                "complete_latency_seconds",
                 "_bucket",
                 {**labels, "le": repr(round(bucket_bound_ms(bucket) / 1000, 9))},
                 seen,
             )
-    yield _LATENCY, "_bucket", {**labels, "le": "+Inf"}, view.complete.count
-    yield _LATENCY, "_count", labels, view.complete.count
-    yield _LATENCY, "_sum", labels, (view.complete.mean_ms or 0.0) * view.complete.count / 1000
+    yield "complete_latency_seconds", "_bucket", {**labels, "le": "+Inf"}, view.complete.count
+    yield "complete_latency_seconds", "_count", labels, view.complete.count
+    yield (
+        "complete_latency_seconds",
+        "_sum",
+        labels,
+        (view.complete.mean_ms or 0.0) * view.complete.count / 1000,
+    )
 
 
 def _component(view: TopologyReport, each: ComponentReport) -> Found:
@@ -350,38 +316,37 @@ def _component(view: TopologyReport, each: ComponentReport) -> Found:
         return
     labels = {"topology": view.name, "component": each.id}
     is_spout = each.kind == "spout"
-    for name, family in _COUNTERS.items():
-        if is_spout and name in _TREES:
-            family = _TREES[name]
-        yield family, "_total", labels, getattr(each.counts, name)
+    for name in _COUNTERS:
+        family = _TREES.get(name) if is_spout else None
+        yield family or f"tuples_{name}", "_total", labels, getattr(each.counts, name)
     if is_spout:
-        yield _PENDING, "", labels, each.pending
+        yield "trees_pending", "", labels, each.pending
     else:
-        yield _HELD, "", labels, each.held
+        yield "tuples_held", "", labels, each.held
     recent = each.windows[_RECENT]
     if recent.busy is not None:
-        yield _BUSY, "", labels, recent.busy
+        yield "component_busy_ratio", "", labels, recent.busy
     for cause, share in recent.paused.items():
-        yield _PAUSED, "", {**labels, "cause": cause}, share
-    yield _BACKLOG, "", labels, each.backlog_bytes
+        yield "component_paused_ratio", "", {**labels, "cause": cause}, share
+    yield "backlog_bytes", "", labels, each.backlog_bytes
     if each.queued is not None:
-        yield _QUEUED, "", labels, each.queued
+        yield "backlog_tuples", "", labels, each.queued
     if each.queued_ms is not None:
-        yield _AGE, "", labels, each.queued_ms / 1000
+        yield "backlog_age_seconds", "", labels, each.queued_ms / 1000
     if each.watermark_ms is not None:
-        yield _WATERMARK, "", labels, each.watermark_ms / 1000
+        yield "watermark_timestamp_seconds", "", labels, each.watermark_ms / 1000
 
 
 def _workers(view: TopologyReport) -> Found:
     for each in view.workers.values():
         labels = {"topology": view.name, "worker": each.slot}
-        yield _WORKER_UP, "", labels, int(each.state == RUNNING)
-        yield _DEATHS, "", labels, each.deaths
+        yield "worker_up", "", labels, int(each.state == RUNNING)
+        yield "worker_restarts", "", labels, each.deaths
         for state, us in each.loop_us.items():
-            yield _LOOP, "_total", {**labels, "state": state}, us / 1e6
-        yield _COMMITS, "_total", labels, each.commits
-        yield _COMMIT_BYTES, "_total", labels, each.commit_bytes
+            yield "worker_time_seconds", "_total", {**labels, "state": state}, us / 1e6
+        yield "worker_commits", "_total", labels, each.commits
+        yield "worker_commit_bytes", "_total", labels, each.commit_bytes
         if each.memory_mb is not None:
-            yield _MEMORY, "", labels, each.memory_mb * 1024 * 1024
+            yield "worker_memory_bytes", "", labels, each.memory_mb * 1024 * 1024
         if each.cpu_percent is not None:
-            yield _CPU, "", labels, each.cpu_percent / 100
+            yield "worker_cpu_ratio", "", labels, each.cpu_percent / 100

@@ -1,5 +1,7 @@
 """Paths in the cluster's tree, with the names of Storm (S3.38-S3.42) and JStorm (S0.14-S0.48)."""
 
+from functools import partial
+
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.names import name_to_node, node_to_name
 
@@ -41,19 +43,44 @@ def under(parent: str, *names: str) -> str:
     return "/".join((parent, *map(name_to_node, names)))
 
 
-def storm(topology_id: str) -> str:
-    """Path of a topology's base."""
-    return under(STORMS, topology_id)
-
-
-def assignment(topology_id: str) -> str:
-    """Path of a topology's assignment."""
-    return under(ASSIGNMENTS, topology_id)
-
-
-def supervisor(supervisor_id: str) -> str:
-    """Path of a supervisor's ephemeral node."""
-    return under(SUPERVISORS, supervisor_id)
+storm = partial(under, STORMS)
+"""Path of a topology's base."""
+assignment = partial(under, ASSIGNMENTS)
+"""Path of a topology's assignment."""
+supervisor = partial(under, SUPERVISORS)
+"""Path of a supervisor's ephemeral node."""
+workerbeats = partial(under, WORKERBEATS)
+"""Parent of a topology's worker beats."""
+errors = partial(under, ERRORS)
+"""Parent of a topology's error folders."""
+outline = partial(under, OUTLINES)
+"""Path of a topology's outline."""
+tasks = partial(under, TASKS)
+"""Path of a topology's task table."""
+taskbeats = partial(under, TASKBEATS)
+"""Path of a topology's task heartbeat record."""
+gray_upgrade = partial(under, GRAY_UPGRADE)
+"""Path of a topology's gray upgrade."""
+blob = partial(under, BLOBS)
+"""Path of a blob's metadata."""
+submission = partial(under, SUBMISSIONS)
+"""Path that marks a topology name as being submitted."""
+deploy = partial(under, DEPLOYS)
+"""Path of a hot deploy under way, by topology name."""
+request = partial(under, REQUESTS)
+"""Path of a client's request."""
+outcome = partial(under, OUTCOMES)
+"""Path of a request's outcome."""
+log_config = partial(under, LOG_CONFIGS)
+"""Path of the log levels of a topology's workers."""
+store_mark = partial(under, STORE_MARKS)
+"""Path of what is known of a topology's data in Redis."""
+cell_marks = partial(under, CELL_MARKS)
+"""Path of the same for the cells of a topology over several Redis, the first left out."""
+stop_slots = partial(under, STOP_SLOTS)
+"""Path that ends the slots of one driver, by the driver's id."""
+driver = partial(under, DRIVERS)
+"""Path of a driver's ephemeral node, by the driver's id."""
 
 
 def workerbeat(topology_id: str, slot: WorkerSlot) -> str:
@@ -67,39 +94,9 @@ def slot_of_workerbeat(node: str) -> WorkerSlot | None:
     return WorkerSlot(host, int(port)) if host and port.isascii() and port.isdecimal() else None
 
 
-def workerbeats(topology_id: str) -> str:
-    """Parent of a topology's worker beats."""
-    return under(WORKERBEATS, topology_id)
-
-
-def errors(topology_id: str) -> str:
-    """Parent of a topology's error folders."""
-    return under(ERRORS, topology_id)
-
-
-def outline(topology_id: str) -> str:
-    """Path of a topology's outline."""
-    return under(OUTLINES, topology_id)
-
-
 def error_prefix(topology_id: str, component: str) -> str:
     """Prefix of a component's sequential error nodes."""
     return under(ERRORS, topology_id, component) + "/e"
-
-
-def tasks(topology_id: str) -> str:
-    """Path of a topology's task table."""
-    return under(TASKS, topology_id)
-
-
-def taskbeats(topology_id: str) -> str:
-    """Path of a topology's task heartbeat record."""
-    return under(TASKBEATS, topology_id)
-
-
-def gray_upgrade(topology_id: str) -> str:
-    """Path of a topology's gray upgrade."""
-    return under(GRAY_UPGRADE, topology_id)
 
 
 def upgrading_workers(topology_id: str) -> str:
@@ -110,56 +107,6 @@ def upgrading_workers(topology_id: str) -> str:
 def upgraded_workers(topology_id: str) -> str:
     """Parent of the workers that run the code that a gray upgrade gave them."""
     return under(GRAY_UPGRADE, topology_id, "upgraded_workers")
-
-
-def blob(key: str) -> str:
-    """Path of a blob's metadata."""
-    return under(BLOBS, key)
-
-
-def submission(name: str) -> str:
-    """Path that marks a topology name as being submitted."""
-    return under(SUBMISSIONS, name)
-
-
-def deploy(name: str) -> str:
-    """Path of a hot deploy under way, by topology name."""
-    return under(DEPLOYS, name)
-
-
-def request(request_id: str) -> str:
-    """Path of a client's request."""
-    return under(REQUESTS, request_id)
-
-
-def outcome(request_id: str) -> str:
-    """Path of a request's outcome."""
-    return under(OUTCOMES, request_id)
-
-
-def log_config(topology_id: str) -> str:
-    """Path of the log levels of a topology's workers."""
-    return under(LOG_CONFIGS, topology_id)
-
-
-def store_mark(topology_id: str) -> str:
-    """Path of what is known of a topology's data in Redis."""
-    return under(STORE_MARKS, topology_id)
-
-
-def cell_marks(topology_id: str) -> str:
-    """Path of the same for the cells of a topology over several Redis, the first left out."""
-    return under(CELL_MARKS, topology_id)
-
-
-def stop_slots(driver: str) -> str:
-    """Path that ends the slots of one driver, by the driver's id."""
-    return under(STOP_SLOTS, driver)
-
-
-def driver(driver_id: str) -> str:
-    """Path of a driver's ephemeral node, by the driver's id."""
-    return under(DRIVERS, driver_id)
 
 
 def driver_number(number: int) -> str:
