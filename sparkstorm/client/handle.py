@@ -26,6 +26,7 @@ from sparkstorm.common.errors import IllegalTransitionError, NotAliveError, Stor
 from sparkstorm.common.extension_points import extensions_at
 from sparkstorm.common.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
 from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, group_failures
+from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.task_beats import TaskBeats
@@ -205,9 +206,7 @@ class TopologyHandle:
         components and streams there are.
         """
         self._cluster.require_writer()
-        outline = self._state.read_outline(self.topology_id)
-        if outline is None:
-            raise NotAliveError(f"{self.topology_id} is gone")
+        outline = self._outline()
         streams = {
             name: each.streams
             for name, each in outline.components.items()
@@ -230,9 +229,7 @@ class TopologyHandle:
         """Its messages: those that are open, and what the store keeps of one."""
         from sparkstorm.client.looks.journey import Journeys  # needs numpy
 
-        outline = self._state.read_outline(self.topology_id)
-        if outline is None:
-            raise NotAliveError(f"{self.topology_id} is gone")
+        outline = self._outline()
         return Journeys(
             self.topology_id, self._reader, self.tasks(), outline, lambda: iter(self.dead_letters)
         )
@@ -507,6 +504,11 @@ class TopologyHandle:
         self._reader.close()
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _outline(self) -> TopologyOutline:
+        if (outline := self._state.read_outline(self.topology_id)) is None:
+            raise NotAliveError(f"{self.topology_id} is gone")
+        return outline
 
     def _source(self) -> SavepointSource:
         return SavepointSource(self.tasks(), self._reader)

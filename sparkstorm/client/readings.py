@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from sparkstorm.client.service import NimbusService
-from sparkstorm.client.worker_problems import FEWEST_BEATS, DeadWorkers, Worker, worker_problems
+from sparkstorm.client.worker_problems import (
+    FEWEST_BEATS,
+    DeadWorkers,
+    Worker,
+    problems_about,
+    worker_problems,
+)
 from sparkstorm.common.clock import Clock
 from sparkstorm.common.config import Conf, merge, secret_keys
 from sparkstorm.common.errors import (
@@ -167,9 +173,10 @@ class StoreSource:
             topology_id, beats, self._outlines[topology_id].component_by_task, now_ms
         ).by_task
         look, letters, problem = self._look(topology_id, by_task, now_ms)
-        sentences = self._problems(base, problems, assignment, beats, dead)
+        sentences = problems_about(problems, topology_id, base.stores, assignment)
+        sentences += worker_problems(topology_id, beats, dead, self._window_ms)
         if not assignment and others:
-            sentences += (f"slots may be held by {', '.join(others)}",)
+            sentences.append(f"slots may be held by {', '.join(others)}")
         conf = self._conf_of(base)
         return TopologyReading(
             base,
@@ -181,7 +188,7 @@ class StoreSource:
             look,
             letters,
             self._errors_of(topology_id),
-            sentences,
+            tuple(dict.fromkeys(sentences)),
             self._wanted(base, conf),
             conf,
             problem,
@@ -240,31 +247,6 @@ class StoreSource:
             if now_ms - since_ms > self._silence_ms:
                 found.add(worker)
         return frozenset(found)
-
-    def _problems(
-        self,
-        base: TopologyBase,
-        problems: Mapping[str, str],
-        assignment: Assignment | None,
-        beats: tuple[WorkerBeat, ...],
-        dead: frozenset[Worker],
-    ) -> tuple[str, ...]:
-        hosts = sorted(set(assignment.host_by_node.values())) if assignment else []
-        subjects = (
-            "turn",
-            "scheduler",
-            "redis",
-            *(f"redis {store}".rstrip() for store in base.stores),
-            *(f"host {host}" for host in hosts),
-            base.topology_id,
-            base.name,
-        )
-        found = [problems[about] for about in subjects if about in problems]
-        return tuple(
-            dict.fromkeys(
-                [*found, *worker_problems(base.topology_id, beats, dead, self._window_ms)]
-            )
-        )
 
     def _errors_of(self, topology_id: str) -> tuple[Failure, ...]:
         if topology_id not in self._errors or self._number % _ERRORS_EVERY == 0:

@@ -24,6 +24,7 @@ from sparkstorm.client.request_client import (
     client_name,
     wait_in_real_time,
 )
+from sparkstorm.client.worker_problems import problems_about
 from sparkstorm.common.clock import Clock
 from sparkstorm.common.errors import (
     AlreadyAliveError,
@@ -232,7 +233,9 @@ class NimbusService:
         from sparkstorm.control_plane.cluster.request_checks import checked_rebalance
 
         base = self.require(name, topology_id)
-        checked = checked_rebalance(name, options, self._outline(base), self._conf)
+        checked = checked_rebalance(
+            name, options, self._state.require_outline(base.topology_id), self._conf
+        )
         wait_ms = _millis(name, wait_secs)
         return self.new_request(
             RequestKind.REBALANCE,
@@ -342,7 +345,9 @@ class NimbusService:
             settings.workers or (), settings.component or "", settings.worker_num
         )
         check_upgrade(name, options)
-        check_upgraded_outline(name, self._outline(running), outline, settings.is_forced)
+        check_upgraded_outline(
+            name, self._state.require_outline(running.topology_id), outline, settings.is_forced
+        )
         if settings.shadow_component:
             check_shadowed(name, topology, settings.shadow_component)
         base = replace(
@@ -491,14 +496,6 @@ class NimbusService:
             )
         return base
 
-    def _outline(self, base: TopologyBase) -> TopologyOutline:
-        outline = self._state.read_outline(base.topology_id)
-        if outline is None:
-            raise StoreInconsistentError(
-                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
-            )
-        return outline
-
     def code_of(self, topology_id: str) -> tuple[bytes, dict[str, Any]]:
         """Return the code and the configuration of a topology; NotAliveError when it is gone."""
         return self._blobs.get(self._base_of(topology_id).code_key), self.conf_of(topology_id)
@@ -528,37 +525,18 @@ class NimbusService:
         return dict(found.by_subject) if found else {}
 
     def problems_of(self, topology_id: str) -> list[str]:
-        """Return Nimbus's problems that concern this topology: its turn's, its scheduler's, its
-        hosts', the topology's own.
+        """Return what Nimbus has said is wrong with a topology, its scheduling, its hosts or its
+        stores, in their order of importance.
         """
         problems = self.problems()
         assignment = None
-        # the turn's problem names it
-        with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
-            assignment = self._state.read_assignment(topology_id) if problems else None
-        used = {slot.node for slot in assignment.slot_by_executor.values()} if assignment else set()
-        hosts = (
-            sorted({assignment.host_by_node.get(node, node) for node in used}) if assignment else []
-        )
-        stores = (
-            [f"redis {each}".rstrip() for each in self._store_names(topology_id)]
-            if any(each.startswith("redis ") for each in problems)
-            else []
-        )
-        subjects = (
-            "turn",
-            "scheduler",
-            *dict.fromkeys(("redis", *stores)),
-            *(f"host {host}" for host in hosts),
-            topology_id,
-            topology_name(topology_id),
-        )
-        return [problems[about] for about in subjects if about in problems]
-
-    def _store_names(self, topology_id: str) -> tuple[str, ...]:
-        with contextlib.suppress(StoreInconsistentError):
-            return base.stores if (base := self._read_base(topology_id)) else ()
-        return ()
+        stores: tuple[str, ...] = ()
+        if problems:
+            with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
+                base = self._read_base(topology_id)
+                stores = base.stores if base else ()
+                assignment = self._state.read_assignment(topology_id)
+        return problems_about(problems, topology_id, stores, assignment)
 
     def summaries(self) -> list[TopologySummary]:
         """One line per topology, by id; those whose record cannot be read are among Nimbus's

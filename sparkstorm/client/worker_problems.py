@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sparkstorm.common.clock import Clock, SystemClock
-from sparkstorm.common.model.assignment import FAILED, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import FAILED, Assignment, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.requests import topology_name
 from sparkstorm.control_plane.insight.reading import JUDGED_MS
 
 Worker: TypeAlias = tuple[str, WorkerSlot]
@@ -68,6 +69,30 @@ class DeadWorkers:
         return frozenset(
             worker for worker, time_ms in old.items() if self._found.get(worker) == time_ms
         )
+
+
+def problems_about(
+    problems: Mapping[str, str],
+    topology_id: str,
+    stores: Iterable[str],
+    assignment: Assignment | None,
+) -> list[str]:
+    """Return those of Nimbus's problems by subject that concern a topology, whose data are in these
+    stores, the most general first.
+    """
+    nodes = {slot.node for slot in assignment.slot_by_executor.values()} if assignment else set()
+    hosts = (
+        sorted({assignment.host_by_node.get(node, node) for node in nodes}) if assignment else []
+    )
+    subjects = (
+        "turn",
+        "scheduler",
+        *dict.fromkeys(("redis", *(f"redis {store}".rstrip() for store in stores))),
+        *(f"host {host}" for host in hosts),
+        topology_id,
+        topology_name(topology_id),
+    )
+    return [problems[about] for about in subjects if about in problems]
 
 
 def worker_problems(

@@ -95,6 +95,15 @@ class StormState(NimbusState):
         """A topology's shape without its code."""
         return self._read_record(TopologyOutline, paths.outline(topology_id))
 
+    def require_outline(self, topology_id: str) -> TopologyOutline:
+        """Return the outline of a topology; StoreInconsistentError when it is missing."""
+        outline = self.read_outline(topology_id)
+        if outline is None:
+            raise StoreInconsistentError(
+                f"topology {topology_id}: its outline is missing; kill it and submit again"
+            )
+        return outline
+
     def write_tasks(self, topology_id: str, table: TaskTable) -> None:
         """Record which task is an instance of what."""
         self._write(paths.tasks(topology_id), table)

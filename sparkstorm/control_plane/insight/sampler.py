@@ -7,16 +7,13 @@ last records.
 
 from __future__ import annotations
 
-import copyreg
-import io
 import itertools
 import pickle
 import threading
 import zlib
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
-from operator import attrgetter
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from sparkstorm.common.errors import (
     InvalidConfigError,
@@ -155,7 +152,7 @@ class Sampler:
             kept = (self._cluster, self._views)
             self._recent.add(reading.time_ms, kept)
         if self._kept.takes(reading.time_ms):
-            packed = _packed(kept)
+            packed = zlib.compress(pickle.dumps(kept, pickle.HIGHEST_PROTOCOL), 1)
             with self._lock:
                 self._kept.add(reading.time_ms, packed)
 
@@ -280,29 +277,3 @@ def check_component(view: TopologyReport, component: str) -> None:
         raise NotAliveError(
             f"topology {view.name} has no component {component!r:.80}, only {known}"
         )
-
-
-class _Reducers(dict[type, Callable[[Any], Any]]):
-    """Functions that take values apart, by type. Frozen records with slots do it themselves by
-    asking for their fields at each value, which was a sixth of a sample.
-    """
-
-    def __missing__(self, kind: type) -> Callable[[Any], Any]:
-        names = [each.name for each in fields(kind)] if is_dataclass(kind) else []
-        if len(names) < 2:  # of one name attrgetter gives no tuple
-            raise KeyError(kind)
-        get = attrgetter(*names)
-        self[kind] = lambda record: (kind, get(record))
-        return self[kind]
-
-
-_REDUCERS = _Reducers(copyreg.dispatch_table)
-
-
-def _packed(record: Any) -> bytes:
-    """Return a record as bytes that only this process reads."""
-    data = io.BytesIO()
-    pickler = pickle.Pickler(data, pickle.HIGHEST_PROTOCOL)
-    pickler.dispatch_table = _REDUCERS
-    pickler.dump(record)
-    return zlib.compress(data.getvalue(), 1)

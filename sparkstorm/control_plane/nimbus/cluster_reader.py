@@ -173,11 +173,7 @@ class ClusterReader:
         cached = self._outline_by_id.get(base.topology_id)
         if cached and cached[0] == base.conf_key:
             return cached[1]
-        outline = self._state.read_outline(base.topology_id)
-        if outline is None:
-            raise StoreInconsistentError(
-                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
-            )
+        outline = self._state.require_outline(base.topology_id)
         self._outline_by_id[base.topology_id] = (base.conf_key, outline)
         return outline
 

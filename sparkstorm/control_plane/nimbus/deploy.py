@@ -61,11 +61,7 @@ class Deploys:
         assert base is not None
         # where the data are that it takes over, or that end with the old one
         base = replace(base, store=old.store, cells=old.cells)
-        before = parts.state.read_outline(old.topology_id)
-        if before is None:
-            raise StoreInconsistentError(
-                f"topology {old.topology_id}: its outline is missing; kill it and submit again"
-            )
+        before = parts.state.require_outline(old.topology_id)
         # Before the record: a deploy that names what is not stored could be neither finished nor
         # taken back.
         parts.assigner.write_records(base, outline)

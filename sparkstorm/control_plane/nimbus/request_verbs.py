@@ -390,11 +390,7 @@ class RequestVerbs:
     # -- rebalance ---------------------------------------------------------------------------------
 
     def _options(self, request: Request, base: TopologyBase) -> RebalanceOptions:
-        outline = self._parts.state.read_outline(base.topology_id)
-        if outline is None:
-            raise StoreInconsistentError(
-                f"topology {base.topology_id}: its outline is missing; kill it and submit again"
-            )
+        outline = self._parts.state.require_outline(base.topology_id)
         return checked_rebalance(
             base.name, request.rebalance or RebalanceOptions(), outline, self._parts.conf
         )
