@@ -11,9 +11,7 @@ from typing import TypeVar
 from sparkstorm.client import ClusterClient
 from sparkstorm.client.service import NimbusService
 from sparkstorm.common.errors import ReadOnlyConnectionError, StoreUnavailableError
-from sparkstorm.common.model.assignment import WorkerSlot
-from sparkstorm.common.model.requests import LogLevel, RebalancePlan, RequestKind
-from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.model.requests import LogLevel
 
 Answer = TypeVar("Answer")
 _MOST_READING = 8
@@ -83,68 +81,25 @@ class Commands:
     """Commands of REST clients; each raises ReadOnlyConnectionError with a connection that may only
     read.
 
-    Topologies are named by name and id, so that a command never meets a later run of the same name.
+    They name topologies by name and id, so that none meets a later run of the same name.
     """
 
     def __init__(self, connections: Connections, is_read_only: bool = False) -> None:
         self._at = connections
         self.is_read_only = is_read_only
 
-    def _write(self, ask: Callable[[NimbusService], Answer]) -> Answer:
+    def write(self, ask: Callable[[NimbusService], Answer]) -> Answer:
+        """Return what Nimbus's service answers to a request."""
         if self.is_read_only:
             raise ReadOnlyConnectionError(
                 "this server may only read: start it with the cluster's connection.json to change something"
             )
         return self._at.act(lambda client: ask(client.service))
 
-    def activate(self, name: str, topology_id: str) -> None:
-        """Let spouts emit."""
-        self._write(lambda service: service.activate(name, topology_id))
-
-    def deactivate(self, name: str, topology_id: str) -> None:
-        """Let spouts rest."""
-        self._write(lambda service: service.deactivate(name, topology_id))
-
-    def kill(self, name: str, topology_id: str, wait_secs: float | None) -> None:
-        """Begin to end it; returns when Nimbus has taken the request, its wait goes on."""
-        self._write(lambda service: service.kill(name, wait_secs, topology_id))
-
-    def rebalance(
-        self, name: str, topology_id: str, options: RebalanceOptions, wait_secs: float | None
-    ) -> None:
-        """Ask for a rebalance; its options are checked here, and its wait and change go on without
-        the caller.
-        """
-
-        def begin(service: NimbusService) -> None:
-            service.begin(
-                service.rebalance_request(name, options, wait_secs, topology_id=topology_id)
-            )
-
-        self._write(begin)
-
-    def plan_rebalance(
-        self, name: str, topology_id: str, options: RebalanceOptions
-    ) -> RebalancePlan:
-        """Return what a rebalance would do."""
-        return self._write(lambda service: service.plan_rebalance(name, options, topology_id))
-
-    def restart(self, name: str, topology_id: str, slot: WorkerSlot | None) -> None:
-        """Restart one worker, or all."""
-        self._write(lambda service: service.restart_worker(name, slot, topology_id))
-
-    def set_log_levels(self, name: str, topology_id: str, levels: Mapping[str, LogLevel]) -> None:
-        """Set levels by logger ("" is the root logger); a level "" resets its logger."""
-        self._write(lambda service: service.set_log_level(name, levels, topology_id))
-
     def log_levels(self, topology_id: str) -> Mapping[str, LogLevel]:
         """Return the levels that were set."""
         found = self._at.read(lambda client: client.state.read_log_config(topology_id))
         return {} if found is None else found.levels
-
-    def mark_host(self, kind: RequestKind, host: str, reason: str = "") -> None:
-        """Drain, exclude or include a host."""
-        self._write(lambda service: service.mark_host(kind, host, reason))
 
     def log_slots(self, topology_id: str) -> list[str]:
         """Return the slots ("node:port") whose logs are kept, also of workers that are gone."""

@@ -124,7 +124,10 @@ class _Rest:
 
     def plan_rebalance(self, request: Request, body: Any) -> Any:
         view = self._model.topology(path_name(request, "id"))
-        plan = self._commands.plan_rebalance(view.name, view.id, rebalance_options(view, body))
+        options = rebalance_options(view, body)
+        plan = self._commands.write(
+            lambda service: service.plan_rebalance(view.name, options, view.id)
+        )
         placed = {"before": plan.before, "after": plan.after}
         return {
             which: {str(executor): str(slot) for executor, slot in of.items()}
@@ -143,7 +146,8 @@ class _Rest:
             )
         if verb == "include" and hosts[host].mark is None:
             raise IllegalTransitionError(f"host {host:.80} is neither drained nor excluded")
-        self._commands.mark_host(_HOST_VERBS[verb], host, checked(body, "reason", str, ""))
+        reason = checked(body, "reason", str, "")
+        self._commands.write(lambda service: service.mark_host(_HOST_VERBS[verb], host, reason))
         return {"host": host, "verb": verb}
 
 

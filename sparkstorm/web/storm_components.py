@@ -83,31 +83,27 @@ def component_page(
     }
 
 
+def _window(each: ComponentReport, storm: str) -> dict[str, Any]:
+    """Return the counts of a component in one of Storm's windows."""
+    counts = each.windows[WINDOWS[storm]].counts
+    names = ("emitted", "transferred", "acked", "failed")
+    figures = {name: getattr(counts, name) for name in names}
+    return {"window": storm, "windowPretty": window_hint(storm), **figures}
+
+
 def _spout_window(each: ComponentReport, storm: str) -> dict[str, Any]:
-    of = each.windows[WINDOWS[storm]]
-    counts = {
-        name: getattr(of.counts, name) for name in ("emitted", "transferred", "acked", "failed")
-    }
-    error = each.last_error.text[:ERROR_CHARS] if each.last_error else ""
     return {
-        "window": storm,
-        "windowPretty": window_hint(storm),
-        **counts,
-        "completeLatency": of.complete.mean_ms or 0.0,
-        "lastError": error,
+        **_window(each, storm),
+        "completeLatency": each.windows[WINDOWS[storm]].complete.mean_ms or 0.0,
+        "lastError": each.last_error.text[:ERROR_CHARS] if each.last_error else "",
     }
 
 
 def _bolt_window(each: ComponentReport, storm: str) -> dict[str, Any]:
     of = each.windows[WINDOWS[storm]]
-    counts = {
-        name: getattr(of.counts, name)
-        for name in ("emitted", "transferred", "acked", "failed", "executed")
-    }
     return {
-        "window": storm,
-        "windowPretty": window_hint(storm),
-        **counts,
+        **_window(each, storm),
+        "executed": of.counts.executed,
         "executeLatency": number(of.execute_ms),
         "processLatency": process(each.process_us, of),
         "capacity": number(of.busy),

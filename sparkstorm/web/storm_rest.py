@@ -151,27 +151,29 @@ class _Storm:
 
     def activate(self, request: Request, _: Any) -> Any:
         view = self.view(request)
-        self.commands.activate(view.name, view.id)
+        self.commands.write(lambda service: service.activate(view.name, view.id))
         return _done("activate", view)
 
     def deactivate(self, request: Request, _: Any) -> Any:
         view = self.view(request)
-        self.commands.deactivate(view.name, view.id)
+        self.commands.write(lambda service: service.deactivate(view.name, view.id))
         return _done("deactivate", view)
 
     def kill(self, request: Request, _: Any) -> Any:
         view = self.view(request)
-        self.commands.kill(view.name, view.id, seconds(request.path_params["seconds"]))
+        wait = seconds(request.path_params["seconds"])
+        self.commands.write(lambda service: service.kill(view.name, wait, view.id))
         return _done("kill", view)
 
     def rebalance(self, request: Request, body: Any) -> Any:
         view = self.view(request)
         wait = seconds(request.path_params["seconds"])
-        self.commands.rebalance(
-            view.name,
-            view.id,
-            rebalance_options(view, checked(body, "rebalanceOptions", dict, {})),
-            wait,
+        options = rebalance_options(view, checked(body, "rebalanceOptions", dict, {}))
+        # its options are checked here; its wait and its change go on without the caller
+        self.commands.write(
+            lambda service: service.begin(
+                service.rebalance_request(view.name, options, wait, topology_id=view.id)
+            )
         )
         return _done("rebalance", view)
 
@@ -179,8 +181,8 @@ class _Storm:
         view = self.view(request)
         worker = path_name(request, "worker")
         hosts = {each.slot: each.host or "" for each in view.workers.values()}
-        slot = named_worker(f"topology {view.name}", worker, hosts)
-        self.commands.restart(view.name, view.id, WorkerSlot.parse(slot))
+        slot = WorkerSlot.parse(named_worker(f"topology {view.name}", worker, hosts))
+        self.commands.write(lambda service: service.restart_worker(view.name, slot, view.id))
         return {"status": "ok", "id": worker}
 
     def log_config(self, request: Request, body: Any) -> Any:
@@ -201,7 +203,7 @@ class _Storm:
             level = checked(each, "target_level", str, None)
             timeout = checked(each, "timeout", int, 0)
             levels["" if name == _ROOT else name] = LogLevel(level or "", timeout * 1000)
-        self.commands.set_log_levels(view.name, view.id, levels)
+        self.commands.write(lambda service: service.set_log_level(view.name, levels, view.id))
 
 
 def rebalance_options(view: TopologyReport, body: Mapping[str, Any]) -> RebalanceOptions:
