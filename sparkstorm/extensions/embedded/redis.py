@@ -45,37 +45,12 @@ _START_LIMIT_S = 60.0
 _LOADED_BYTES_PER_S = 5_000_000
 _CUT_OLDER_FILE = "the truncated file is not the last file"
 _BAD_FORMAT = re.compile(r"Bad file format reading the append only file ([\w.-]+\.aof)")
-# From 1 GB on was no faster in the whole pipeline: 10 kB tuples 222 MB/s (206 to 305, n = 8), where
-# 512 MB gave 256 (240 to 274, n = 4; commit 2c3d1d6b).
-# a rewrite of Redis 6.2 writes again what comes in for a second or more, and stops the server
-# meanwhile
-_REWRITE_FROM_MB = 512
-# counted from a file that holds that second too; more would make a restart with much state slow
-_REWRITE_GROWTH_PERCENT = 200
 # glibc's allocator, of the bundled server, gives entries back to the system one by one otherwise
 _MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(64 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
 }
-_SETTINGS = """\
-# written at every start; edits are lost
-bind {host}
-port {port}
-requirepass {password}
-maxmemory {maxmemory_mb}mb
-maxmemory-policy noeviction
-appendonly yes
-appendfsync {appendfsync}
-aof-load-truncated yes
-auto-aof-rewrite-min-size {rewrite_from_mb}mb
-auto-aof-rewrite-percentage {rewrite_growth_percent}
-save ""
-dir ./
-timeout 0
-tcp-keepalive 60
-databases 1
-client-output-buffer-limit normal 0 0 0
-"""
+_SETTINGS = Path(__file__).with_name("redis.conf")
 # the keys of topologies, which all begin with a name in braces; not the blobs of code
 _VIEWER_RIGHTS = (
     "~{*}*:* resetchannels -@all +get +hget +hgetall +hmget +lrange +llen "
@@ -227,14 +202,8 @@ def _write_settings(
     appendfsync: str,
     viewer: tuple[str, str] | None,
 ) -> None:
-    settings = _SETTINGS.format(
-        host=_LOOPBACK,
-        port=port,
-        password=password,
-        maxmemory_mb=maxmemory_mb,
-        appendfsync=appendfsync,
-        rewrite_from_mb=_REWRITE_FROM_MB,
-        rewrite_growth_percent=_REWRITE_GROWTH_PERCENT,
+    settings = _SETTINGS.read_text(encoding="ascii").format(
+        port=port, password=password, maxmemory_mb=maxmemory_mb, appendfsync=appendfsync
     )
     if viewer:
         settings += f"user {viewer[0]} on >{viewer[1]} {_VIEWER_RIGHTS}\n"

@@ -55,29 +55,8 @@ _JVM = (
     "-Djava.net.preferIPv4Stack=true",
 )
 _DATA = "zookeeper-data"
-_SETTINGS = """\
-# written at every start; edits are lost
-dataDir={data}
-clientPort={port}
-clientPortAddress={host}
-admin.enableServer=false
-tickTime={tick_ms}
-minSessionTimeout={min_session_ms}
-maxSessionTimeout={max_session_ms}
-maxClientCnxns=0
-autopurge.snapRetainCount=3
-autopurge.purgeInterval=1
-4lw.commands.whitelist=conf
-"""
-_LOGGING = """\
-status=error
-appender.out.type=Console
-appender.out.name=out
-appender.out.layout.type=PatternLayout
-appender.out.layout.pattern=%d %p %c{1}: %m%n%throwable{3}
-rootLogger.level=warn
-rootLogger.appenderRef.out.ref=out
-"""
+_SETTINGS = Path(__file__).with_name("zookeeper.conf")
+_LOGGING = Path(__file__).with_name("zookeeper-log.properties")
 # ZooKeeper allows 20 ticks by itself, which at 500 ms would be 10 s: shorter than the session
 # time-out that configurations ask for.
 _MAX_SESSION_MS = 120_000
@@ -216,20 +195,17 @@ def class_path() -> str:
 
 
 def _write_settings(data_dir: Path, port: int, tick_ms: int) -> None:
-    settings = _SETTINGS.format(
-        data=_DATA,
-        host=_LOOPBACK,
+    settings = _SETTINGS.read_text(encoding="ascii").format(
         port=port,
         tick_ms=tick_ms,
         min_session_ms=2 * tick_ms,
         max_session_ms=max(_MAX_SESSION_MS, 20 * tick_ms),
     )
     (data_dir / "zookeeper.conf").write_text(settings, encoding="ascii")
-    (data_dir / "zookeeper-log.properties").write_text(_LOGGING, encoding="ascii")
 
 
 def _start_server(data_dir: Path, port: int) -> TetheredProcess:
-    logging = f"-Dlog4j2.configurationFile={(data_dir / 'zookeeper-log.properties').as_uri()}"
+    logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     command = [find_java(), *_JVM, logging, "-cp", class_path(), _SERVER_CLASS, "zookeeper.conf"]
     process = start_tethered("zookeeper", command, data_dir)
     ours = f"dataDir={data_dir / _DATA}/".encode()
