@@ -9,10 +9,11 @@ from typing import Any, Generic, TypeVar
 from sparkstorm.control_plane.insight.records import (
     ClusterReport,
     ComponentReport,
+    EdgeView,
     TopologyReport,
     to_json,
 )
-from sparkstorm.web.picture import graph
+from sparkstorm.notebook.graph_places import places_of
 
 RECENT = "1m"
 _WINDOWS = frozenset(("windows",))
@@ -61,6 +62,28 @@ def _component(view: ComponentReport, window: str, has_details: bool) -> dict[st
         record["tasks"] = to_json(view.tasks)
         record["windows"] = to_json(view.windows)
     return record
+
+
+def graph(view: TopologyReport) -> dict[str, Any]:
+    """Return size, boxes by component and edges of a topology's graph, in flow order, without the
+    system's components.
+
+    It is one object as long as the graph is the same, so that an open page costs no drawing, and
+    is not to be changed.
+    """
+    names = tuple(name for name in view.components if not name.startswith("__"))
+    known = {*names}
+    lines = tuple(
+        (key, edge.sender, edge.receiver, _edge_words(edge))
+        for key, edge in view.edges.items()
+        if edge.sender in known and edge.receiver in known
+    )
+    return places_of(names, lines)
+
+
+def _edge_words(edge: EdgeView) -> str:
+    words = f"by {', '.join(edge.fields)}" if edge.fields else edge.grouping.replace("_", " ")
+    return words if edge.stream == "default" else f"{edge.stream}: {words}"
 
 
 class SharedView(Generic[Key, Made]):

@@ -20,12 +20,12 @@ from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.common.http_guard import local_hosts
 from sparkstorm.control_plane.insight.records import to_json
 from sparkstorm.control_plane.insight.sampler import Sampler
-from sparkstorm.web import actions, picture
+from sparkstorm.notebook.graph_places import TALL, WIDE, places_of
+from sparkstorm.web import actions
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Connections
-from sparkstorm.web.live import delta, topology_record
+from sparkstorm.web.live import delta, graph, topology_record
 from sparkstorm.web.page import STATIC, Page
-from sparkstorm.web.picture import TALL, WIDE, graph
 from sparkstorm.web.security import CSRF_HEADER, Access
 from tests.insight.watched import Watched, watched
 from tests.web.listening import LargeSource
@@ -290,7 +290,7 @@ def test_a_graph_of_many_layers_is_wrapped_into_bands_that_do_not_overlap() -> N
 def test_edges_that_cross_bands_have_lanes_and_cycles_go_back_within_the_frame() -> None:
     pairs = [("s", "b0"), *((f"b{n}", f"b{n + 1}") for n in range(8)), ("s", "b8"), ("b8", "b1")]
     lines = tuple((f"{one}/{other}", one, other, "shuffle") for one, other in pairs)
-    found = picture._drawn(("s", *(f"b{n}" for n in range(9))), lines)
+    found = places_of(("s", *(f"b{n}" for n in range(9))), lines)
     gutters = [
         re.findall(r"V([0-9]+)", found["edges"][key]["d"])[0] for key in ("b3/b4", "s/b8", "b8/b1")
     ]

@@ -17,7 +17,7 @@ import pytest
 
 from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.control_plane.insight.sampler import Sampler
-from sparkstorm.web import picture
+from sparkstorm.notebook.graph_places import places_of
 from sparkstorm.web.live import topology_record
 from tests.insight.watched import watched
 from tests.web.listening import LargeSource, Listening, listening
@@ -230,8 +230,8 @@ def test_a_graph_that_stays_is_laid_out_once() -> None:
     sampler = Sampler(LargeSource(5, 2))
     sampler.step()
     first = topology_record(sampler.topology("large"), "10m")
-    made = picture._drawn.cache_info().misses
+    made = places_of.cache_info().misses
     sampler.step()
     second = topology_record(sampler.topology("large"), "10m")
     assert second["graph"] == first["graph"] and second["counts"] != first["counts"]
-    assert picture._drawn.cache_info().misses == made
+    assert places_of.cache_info().misses == made

@@ -1,4 +1,4 @@
-"""Places of a topology's graph for the page: boxes, curves and labels in one coordinate system.
+"""Places of a topology's graph in a picture: boxes, curves and labels in one coordinate system.
 PURE.
 """
 
@@ -11,7 +11,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from sparkstorm.control_plane.insight.records import EdgeView, TopologyReport
 from sparkstorm.notebook.graph_layout import GraphLayout, lay_out
 from sparkstorm.notebook.svg import cut
 
@@ -38,23 +37,6 @@ _ENTRY = 64
 _PORT = 17
 
 
-def graph(view: TopologyReport) -> dict[str, Any]:
-    """Return size, boxes by component and edges of a topology's graph, in flow order, without the
-    system's components.
-
-    It is one object as long as the graph is the same, so that an open page costs no drawing, and
-    is not to be changed.
-    """
-    names = tuple(name for name in view.components if not name.startswith("__"))
-    known = {*names}
-    lines = tuple(
-        (key, edge.sender, edge.receiver, _words(edge))
-        for key, edge in view.edges.items()
-        if edge.sender in known and edge.receiver in known
-    )
-    return _drawn(names, lines)
-
-
 Line = tuple[str, str, str, str]
 """Key, sender, receiver and words of an edge."""
 
@@ -62,7 +44,10 @@ Line = tuple[str, str, str, str]
 # An open page asks each second, and a graph changes only with its topology. Half of the entries would
 # do for most clusters; one entry is some kilobytes.
 @lru_cache(maxsize=64)
-def _drawn(among: tuple[str, ...], lines: tuple[Line, ...]) -> dict[str, Any]:
+def places_of(among: tuple[str, ...], lines: tuple[Line, ...]) -> dict[str, Any]:
+    """Return the size of a picture, the places of its boxes and the curves and labels of its edges;
+    edges between the same two boxes are one.
+    """
     layout = lay_out(among, tuple((sender, receiver) for _, sender, receiver, _ in lines))
     names = sorted(among, key=lambda name: (layout.layers[name], layout.heights[name]))
     frame = _frame(layout)
@@ -187,11 +172,6 @@ def _edges(
                 "back": pair in layout.feedback,
             }
     return found
-
-
-def _words(edge: EdgeView) -> str:
-    words = f"by {', '.join(edge.fields)}" if edge.fields else edge.grouping.replace("_", " ")
-    return words if edge.stream == "default" else f"{edge.stream}: {words}"
 
 
 def _through(
