@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -208,31 +208,20 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def go_on(arguments: argparse.Namespace) -> int:
     """Upgrade the next batch of workers."""
-    with opened(arguments, writes=True) as cluster:
-        handle = cluster.topology(arguments.name)
-        before = handle.upgrade.status().last_rollback
-        handle.upgrade.go_on(_slots(arguments.workers), arguments.component, arguments.num)
-        return _follow(arguments, handle, before)
+    batch = (_slots(arguments.workers), arguments.component, arguments.num)
+    return _act(arguments, lambda upgrade: upgrade.go_on(*batch))
 
 
 def complete(arguments: argparse.Namespace) -> int:
     """End a gray upgrade as it is: upgraded workers keep the new code, the others theirs."""
-    with opened(arguments, writes=True) as cluster:
-        handle = cluster.topology(arguments.name)
-        before = handle.upgrade.status().last_rollback
-        handle.upgrade.complete()
-        return _follow(arguments, handle, before)
+    return _act(arguments, lambda upgrade: upgrade.complete())
 
 
 def roll_back(arguments: argparse.Namespace) -> int:
     """Take a gray upgrade back: upgraded workers restart with the code that they had; nothing is
     lost.
     """
-    with opened(arguments, writes=True) as cluster:
-        handle = cluster.topology(arguments.name)
-        before = handle.upgrade.status().last_rollback
-        handle.upgrade.roll_back()
-        return _follow(arguments, handle, before, is_rollback=True)
+    return _act(arguments, lambda upgrade: upgrade.roll_back(), is_rollback=True)
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -247,6 +236,17 @@ def status(arguments: argparse.Namespace) -> int:
             _parked(handle, found.last_rollback),
         )
     return OK
+
+
+def _act(
+    arguments: argparse.Namespace, act: Callable[[Any], object], is_rollback: bool = False
+) -> int:
+    """Ask something of a gray upgrade, and follow it."""
+    with opened(arguments, writes=True) as cluster:
+        handle = cluster.topology(arguments.name)
+        before = handle.upgrade.status().last_rollback
+        act(handle.upgrade)
+        return _follow(arguments, handle, before, is_rollback)
 
 
 def _follow(

@@ -226,6 +226,12 @@ class ZooKeeperStateStore:
                 f"ZooKeeper at {self.address} did not answer the request to {what} {path} ({type(error).__name__}){later}"
             ) from error
 
+    def _node(
+        self, what: str, path: str, request: Callable[..., Any], *arguments: Any, **options: Any
+    ) -> Any:
+        """Ask about the node at a path."""
+        return self._call(what, path, request, self._at(path), *arguments, **options)
+
     def _ask(
         self,
         epoch: int,
@@ -286,14 +292,10 @@ class ZooKeeperStateStore:
         """Create a node, and its parents when they are missing."""
         check_size(path, data)
         try:
-            return str(
-                self._call("make", path, self._client.create_async, self._at(path), data, **options)
-            )
+            return str(self._node("make", path, self._client.create_async, data, **options))
         except NoNodeError:
             self.ensure_path(path.rpartition("/")[0] or "/")
-            return str(
-                self._call("make", path, self._client.create_async, self._at(path), data, **options)
-            )
+            return str(self._node("make", path, self._client.create_async, data, **options))
 
     def create(self, path: str, data: bytes) -> None:
         """Make a new node; raise StateConflictError when there is one."""
@@ -306,22 +308,15 @@ class ZooKeeperStateStore:
         """Read a node, None when there is none; the hint also fires when it appears."""
         watcher = self._watcher(hint)
         try:
-            data, stat = self._call("read", path, self._client.get_async, self._at(path), watcher)
+            data, stat = self._node("read", path, self._client.get_async, watcher)
             return Stored(bytes(data), int(stat.version), int(stat.mzxid))
         except NoNodeError:
-            if (
-                watcher
-                and self._call("look at", path, self._client.exists_async, self._at(path), watcher)
-                is not None
-            ):
-                return self.get(path)  # it appeared in between
-            return None
+            # else it appeared in between
+            return self.get(path) if self._is_there(path, watcher) else None
 
     def last_change(self, path: str, hint: Hint | None = None) -> int | None:
         """Return `Stored.change` of a node without reading its content, None when there is none."""
-        stat = self._call(
-            "look at", path, self._client.exists_async, self._at(path), self._watcher(hint)
-        )
+        stat = self._node("look at", path, self._client.exists_async, self._watcher(hint))
         return None if stat is None else int(stat.mzxid)
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
@@ -329,11 +324,7 @@ class ZooKeeperStateStore:
         check_size(path, data)
         try:
             wanted = -1 if version is None else version
-            return int(
-                self._call(
-                    "write", path, self._client.set_async, self._at(path), data, wanted
-                ).version
-            )
+            return int(self._node("write", path, self._client.set_async, data, wanted).version)
         except NoNodeError as error:
             if version is not None:
                 raise StateConflictError(
@@ -360,7 +351,7 @@ class ZooKeeperStateStore:
             for name in self.children(path):
                 self.delete(f"{path.rstrip('/')}/{name}")
             try:
-                self._call("delete", path, self._client.delete_async, self._at(path))
+                self._node("delete", path, self._client.delete_async)
                 return
             except NoNodeError:
                 return
@@ -371,17 +362,15 @@ class ZooKeeperStateStore:
         """Names below a node, sorted; empty when there is no such node."""
         watcher = self._watcher(hint)
         try:
-            return sorted(
-                self._call("list", path, self._client.get_children_async, self._at(path), watcher)
-            )
+            return sorted(self._node("list", path, self._client.get_children_async, watcher))
         except NoNodeError:
-            if (
-                watcher
-                and self._call("look at", path, self._client.exists_async, self._at(path), watcher)
-                is not None
-            ):
-                return self.children(path)
-            return []
+            return self.children(path) if self._is_there(path, watcher) else []
+
+    def _is_there(self, path: str, watcher: Callable[[object], None] | None) -> bool:
+        """Return whether a node that was missing has come; without a watcher it is not looked at."""
+        if watcher is None:
+            return False
+        return self._node("look at", path, self._client.exists_async, watcher) is not None
 
     def put_ephemeral(self, path: str, data: bytes) -> None:
         """Write this session's own ephemeral node; a stale one of an older session of the same
@@ -412,7 +401,7 @@ class ZooKeeperStateStore:
         return int(client_id[0]) if client_id else 0
 
     def _holder(self, path: str) -> int | None:
-        stat = self._call("look at", path, self._client.exists_async, self._at(path))
+        stat = self._node("look at", path, self._client.exists_async)
         return None if stat is None else int(stat.ephemeralOwner)
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
@@ -446,7 +435,7 @@ class ZooKeeperStateStore:
         viewer = ACL(Permissions.READ, Id("digest", self._conf.viewer))
         if (
             not self._conf.viewer
-            or viewer in self._call("look at", "/", self._client.get_acls_async, self._at("/"))[0]
+            or viewer in self._node("look at", "/", self._client.get_acls_async)[0]
         ):
             return
         waiting = ["/"]
@@ -461,11 +450,9 @@ class ZooKeeperStateStore:
             ]
         for path in reversed(found):  # the root last: it marks that all is done
             with contextlib.suppress(NoNodeError):
-                acls, _ = self._call("look at", path, self._client.get_acls_async, self._at(path))
+                acls, _ = self._node("look at", path, self._client.get_acls_async)
                 if viewer not in acls:
-                    self._call(
-                        "open", path, self._client.set_acls_async, self._at(path), [*acls, viewer]
-                    )
+                    self._node("open", path, self._client.set_acls_async, [*acls, viewer])
 
     def hurry(self) -> None:
         """Wait only briefly for answers from now on, for all of them together: the owner is about

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -14,6 +16,9 @@ FINE: tuple[Level, ...] = ((1_000, 600), (10_000, 1_080), (60_000, 1_440))
 """For components: 10 minutes, 3 hours, 24 hours; 3,120 points."""
 COARSE: tuple[Level, ...] = ((1_000, 75), (10_000, 75), (60_000, 190), (600_000, 150))
 """For tasks and whole records: enough for each window's begin; 490 points."""
+
+
+_time = itemgetter(0)
 
 
 class Ring(Generic[Item]):
@@ -46,21 +51,12 @@ class Ring(Generic[Item]):
         """Return the newest point at or before a moment; None when all are later."""
         for _, points in self._levels:
             if points and points[0][0] <= time_ms:
-                low = 0
-                high = len(points)
-                while high - low > 1:
-                    middle = (low + high) // 2
-                    low, high = (middle, high) if points[middle][0] <= time_ms else (low, middle)
-                return points[low]
+                return points[bisect_right(points, time_ms, key=_time) - 1]
         return None
 
     def oldest(self) -> tuple[int, Item] | None:
         """Return the oldest point."""
-        return min(
-            (points[0] for _, points in self._levels if points),
-            key=lambda each: each[0],
-            default=None,
-        )
+        return min((points[0] for _, points in self._levels if points), key=_time, default=None)
 
     def since(self, time_ms: int) -> list[tuple[int, Item]]:
         """Return the points of the finest level that reaches back so far, with the one before."""
@@ -69,8 +65,7 @@ class Ring(Generic[Item]):
             return []
         from_ms = max(time_ms, oldest[0])
         points = next(each for _, each in self._levels if each[0][0] <= from_ms)
-        begin = max(n for n, (at_ms, _) in enumerate(points) if at_ms <= from_ms)
-        return list(points)[begin:]
+        return list(points)[bisect_right(points, from_ms, key=_time) - 1 :]
 
     def times(self) -> list[int]:
         """Return the times of all points, oldest first."""
