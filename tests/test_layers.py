@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pytest
-
 from sparkstorm.common.config import keys
 
 ROOT = Path(__file__).parent.parent
@@ -267,18 +265,18 @@ def outside_of(path: Path) -> Iterator[tuple[str, int]]:
                 yield other, line
 
 
-@pytest.mark.parametrize("path", FILES, ids=names_of)
-def test_a_part_imports_only_itself_and_lower_layers(path: Path) -> None:
-    part = part_of(path)
-    if part in PLANES | {""}:
-        return
-    assert part in LAYER_BY_PART, f"{part} has no layer: give it one in LAYERS"
-    for other, line in outside_of(path):
-        if part.split(".")[0] in CORE and other.split(".")[0] not in CORE:
-            continue  # the border's test
-        assert LAYER_BY_PART[other] < LAYER_BY_PART[part], (
-            f"{names_of(path)}:{line}: {part} imports {other}, of no lower layer"
-        )
+def test_a_part_imports_only_itself_and_lower_layers() -> None:
+    for path in FILES:
+        part = part_of(path)
+        if part in PLANES | {""}:
+            continue
+        assert part in LAYER_BY_PART, f"{part} has no layer: give it one in LAYERS"
+        for other, line in outside_of(path):
+            if part.split(".")[0] in CORE and other.split(".")[0] not in CORE:
+                continue  # the border's test
+            assert LAYER_BY_PART[other] < LAYER_BY_PART[part], (
+                f"{names_of(path)}:{line}: {part} imports {other}, of no lower layer"
+            )
 
 
 def test_the_core_imports_nothing_optional() -> None:
@@ -310,26 +308,19 @@ def test_the_client_needs_neither_nimbus_nor_a_worker() -> None:
     } == set()
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if part_of(path) in PURE or names_of(path).startswith(PURE_MODULES)],
-    ids=names_of,
-)
-def test_the_pure_parts_read_no_clock_no_chance_and_no_outside(path: Path) -> None:
-    allowed = EFFECTS_ALLOWED.get(names_of(path), set())
-    for module, _, line in imports_of(path):
-        top = module.split(".")[0]
-        assert top not in EFFECTS - allowed, (
-            f"{names_of(path)}:{line}: a pure part imports {module}"
-        )
-        assert top != "time" or "time" in allowed, (
-            f"{names_of(path)}:{line}: time is an argument here"
-        )
-        assert module != "sparkstorm.common.clock", (
-            f"{names_of(path)}:{line}: pure parts take now_ms, not a clock"
-        )
-    for call, line in outside_calls_of(path):
-        assert call.split(".")[0] in allowed, f"{names_of(path)}:{line}: a pure part calls {call}"
+def test_the_pure_parts_read_no_clock_no_chance_and_no_outside() -> None:
+    pure = [p for p in FILES if part_of(p) in PURE or names_of(p).startswith(PURE_MODULES)]
+    for path in pure:
+        allowed = EFFECTS_ALLOWED.get(names_of(path), set())
+        for module, _, line in imports_of(path):
+            at, top = f"{names_of(path)}:{line}", module.split(".")[0]
+            assert top not in EFFECTS - allowed, f"{at}: a pure part imports {module}"
+            assert top != "time" or "time" in allowed, f"{at}: time is an argument here"
+            is_clock = module == "sparkstorm.common.clock"
+            assert not is_clock, f"{at}: pure parts take now_ms, not a clock"
+        for call, line in outside_calls_of(path):
+            at = f"{names_of(path)}:{line}"
+            assert call.split(".")[0] in allowed, f"{at}: a pure part calls {call}"
 
 
 def outside_calls_of(path: Path) -> Iterator[tuple[str, int]]:
@@ -348,14 +339,15 @@ def outside_calls_of(path: Path) -> Iterator[tuple[str, int]]:
             yield ast.unparse(node.func), node.lineno
 
 
-@pytest.mark.parametrize("path", FILES, ids=names_of)
-def test_pyspark_is_imported_where_spark_is_spoken_and_nowhere_else(path: Path) -> None:
-    if names_of(path).startswith(PYSPARK_ALLOWED):
-        return
-    for module, _, line in imports_of(path):
-        assert module.split(".")[0] not in ("pyspark", "py4j"), (
-            f"{names_of(path)}:{line}: imports {module}"
-        )
+def test_pyspark_is_imported_where_spark_is_spoken_and_nowhere_else() -> None:
+    found = [
+        f"{names_of(path)}:{line}: {module}"
+        for path in FILES
+        if not names_of(path).startswith(PYSPARK_ALLOWED)
+        for module, _, line in imports_of(path)
+        if module.split(".")[0] in ("pyspark", "py4j")
+    ]
+    assert found == []
 
 
 def private_pyspark_of(tree: ast.Module, imported: Iterator[str]) -> list[str]:
@@ -383,21 +375,23 @@ def test_private_parts_of_pyspark_are_seen_in_every_form() -> None:
     ]
 
 
-@pytest.mark.parametrize("path", FILES, ids=names_of)
-def test_private_parts_of_pyspark_are_used_in_the_module_of_versions(path: Path) -> None:
-    if names_of(path) in PRIVATE_PYSPARK_ALLOWED:
-        return
-    found = private_pyspark_of(tree_of(path), (module for module, _, _ in imports_of(path)))
-    assert not found, f"{names_of(path)} uses {found}: put that into common/spark_versions.py"
+def test_private_parts_of_pyspark_are_used_in_the_module_of_versions() -> None:
+    for path in FILES:
+        if names_of(path) not in PRIVATE_PYSPARK_ALLOWED:
+            imported = (module for module, _, _ in imports_of(path))
+            found = private_pyspark_of(tree_of(path), imported)
+            assert not found, (
+                f"{names_of(path)} uses {found}: put that into common/spark_versions.py"
+            )
 
 
-@pytest.mark.parametrize("path", FILES, ids=names_of)
-def test_imports_stand_at_the_top_unless_they_are_slow_and_rare(path: Path) -> None:
-    allowed = LAZY | (DRIVER_LIBRARIES if part_of(path) not in PURE else set())
-    lazy_within = LAZY_WITHIN.get(names_of(path).split("/")[0], "nothing")
-    for module, is_inner, line in imports_of(path):
-        fine = not is_inner or module.split(".")[0] in allowed or module.startswith(lazy_within)
-        assert fine, f"{names_of(path)}:{line}: {module} inside a function"
+def test_imports_stand_at_the_top_unless_they_are_slow_and_rare() -> None:
+    for path in FILES:
+        allowed = LAZY | (DRIVER_LIBRARIES if part_of(path) not in PURE else set())
+        lazy_within = LAZY_WITHIN.get(names_of(path).split("/")[0], "nothing")
+        for module, is_inner, line in imports_of(path):
+            fine = not is_inner or module.split(".")[0] in allowed or module.startswith(lazy_within)
+            assert fine, f"{names_of(path)}:{line}: {module} inside a function"
 
 
 def test_few_modules_of_the_package_are_imported_inside_functions() -> None:
@@ -550,21 +544,21 @@ def key_constants() -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=names_of)
-def test_keys_are_read_by_typed_settings_and_nowhere_else(path: Path) -> None:
-    if names_of(path).startswith(KEYS_READ_IN) or names_of(path) in KEYS_CHECKED_IN:
-        return
-    for key, line in keys_read_by(path):
-        raise AssertionError(
-            f"{names_of(path)}:{line} reads {key} by its name: add it to a record of settings.py"
-        )
+def test_keys_are_read_by_typed_settings_and_nowhere_else() -> None:
+    found = [
+        f"{names_of(path)}:{line} reads {key} by its name: add it to a record of settings.py"
+        for path in FILES
+        if not names_of(path).startswith(KEYS_READ_IN) and names_of(path) not in KEYS_CHECKED_IN
+        for key, line in keys_read_by(path)
+    ]
+    assert found == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=names_of)
-def test_a_module_says_what_it_owns_and_stays_readable(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(tree_of(path)), f"{names_of(path)} has no docstring"
-    assert len(text.splitlines()) <= 600, f"{names_of(path)} has more than 600 lines"
+def test_a_module_says_what_it_owns_and_stays_readable() -> None:
+    for path in FILES:
+        assert ast.get_docstring(tree_of(path)), f"{names_of(path)} has no docstring"
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= 600, f"{names_of(path)} has more than 600 lines"
 
 
 def test_no_folder_holds_more_than_twenty_modules() -> None:
@@ -572,12 +566,14 @@ def test_no_folder_holds_more_than_twenty_modules() -> None:
     assert {names_of(folder): count for folder, count in counts.items() if count > 20} == {}
 
 
-@pytest.mark.parametrize("path", FILES, ids=names_of)
-def test_no_function_is_longer_than_fifty_lines(path: Path) -> None:
-    for node in ast.walk(tree_of(path)):
-        if (
-            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-            and node.end_lineno is not None
-        ):
-            length = node.end_lineno - node.lineno + 1
-            assert length <= 60, f"{names_of(path)}:{node.lineno}: {node.name} has {length} lines"
+def test_no_function_is_longer_than_fifty_lines() -> None:
+    functions = [
+        (path, node)
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    for path, node in functions:
+        assert node.end_lineno is not None
+        length = node.end_lineno - node.lineno + 1
+        assert length <= 60, f"{names_of(path)}:{node.lineno}: {node.name} has {length} lines"

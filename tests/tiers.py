@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     former = settings.get_current_profile_name()
     _tiers.append(config.getoption("tier"))
     own = f"tier {len(_tiers)}"
-    number = examples(settings.get_profile(former).max_examples)
+    number = examples(settings.get_profile("default").max_examples)
     settings.register_profile(own, settings.get_profile(former), max_examples=number)
     settings.load_profile(own)
 

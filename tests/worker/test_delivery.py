@@ -294,24 +294,6 @@ def test_a_flaky_stateful_chain_counts_exactly(workers: int) -> None:
         assert not cluster.dead_letters
 
 
-@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_double_and_foreign_acks_are_reported_and_do_no_harm(guarantee: str) -> None:
-    class AcksTwice(Collecting):
-        outputs = ()
-
-        def execute(self, tup: Tuple) -> None:
-            self.collector.ack(tup)
-            self.collector.ack(tup)
-
-    spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, AcksTwice()), conf(guarantee, 2))
-        spout.feed([1])
-        cluster.run_until_idle()
-        assert spout.acked == [0]
-        assert "not outstanding" in cluster.errors[0].text
-
-
 def test_a_spout_that_raises_now_and_then_goes_on_and_leaves_no_half_emission() -> None:
     class Stumbling(FeederSpout):
         def next_tuple(self) -> None:
