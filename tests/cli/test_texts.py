@@ -626,10 +626,10 @@ def test_explain_suggests_the_nearest_key(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-@pytest.mark.parametrize("name", sorted(keys()))
-def test_every_key_is_explained_by_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", name]) == 0
-    assert capsys.readouterr().out.startswith(f"{name}: {keys()[name].doc}\n")
+def test_every_key_is_explained_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, key in keys().items():
+        assert main(["explain", name]) == 0
+        assert capsys.readouterr().out.startswith(f"{name}: {key.doc}\n")
 
 
 @pytest.mark.parametrize(

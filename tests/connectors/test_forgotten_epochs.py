@@ -147,6 +147,7 @@ def target(
     return made
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("is_emptied", [True, False], ids=["emptied", "older copy"])
 def test_rows_are_written_although_the_target_is_newer_than_the_store(
     target: tuple[TransactionalSink, Read], is_emptied: bool

@@ -123,65 +123,6 @@ def test_tumbling_windows_fire_when_the_watermark_reaches_their_end(workers: int
 
 
 @WORKERS
-def test_late_tuples_go_to_their_stream_and_on_time_ones_never(workers: int) -> None:
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = (
-        Listing()
-        .with_tumbling_window(seconds(10))
-        .with_timestamp_field("ts")
-        .with_lag(seconds(1))
-        .with_key("key")
-        .with_late_tuple_stream("late")
-    )
-    for ts in (5000, 12_000, 10_999, 11_000, 30_000, 28_999, 29_000):
-        spout.feed(["a", ts, ts])
-    spout.finish()
-    with run(windowed(spout, bolt, capture), workers) as cluster:
-        late = capture.values_of("windows", "late")
-        assert [(row[0], row[1], row[2], row[3]["value"]) for row in late] == [
-            ("spout", "default", 10_999, 10_999),
-            ("spout", "default", 28_999, 28_999),
-        ]
-        assert [row[3] for row in capture.values_of("windows")] == [
-            [5000],
-            [11_000, 12_000],
-            [29_000],
-            [30_000],
-        ]
-        assert cluster.counts("windows").late == 2
-
-
-@WORKERS
-def test_windows_survive_workers_that_die_in_the_middle(workers: int) -> None:
-    def results(kill: bool) -> list[tuple[Any, ...]]:
-        spout, capture = FeederSpout(ROW), CaptureBolt()
-        bolt = (
-            Listing()
-            .with_window(seconds(10), seconds(5))
-            .with_timestamp_field("ts")
-            .with_lag(seconds(3))
-            .with_key("key")
-            .with_late_tuple_stream("late")
-        )
-        with LocalCluster() as cluster:
-            cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
-            for number in range(60):
-                ts = number * 1000 - (number * 7919 % 5000)
-                spout.feed(["abc"[number % 3], max(0, ts), number])
-                if number % 20 == 19:
-                    cluster.run_until_idle()
-                    if kill:
-                        for which in range(len(cluster.topology().workers)):
-                            cluster.kill_worker(which)
-            spout.finish()
-            cluster.run_until_idle()
-            return sorted(capture.values, key=repr)
-
-    assert results(kill=True) == results(kill=False)
-    assert len(results(kill=False)) > 30
-
-
-@WORKERS
 def test_a_watermark_reaches_windows_behind_windows_across_workers(workers: int) -> None:
     spout, capture = FeederSpout(ROW), CaptureBolt()
     builder = TopologyBuilder()
@@ -209,55 +150,6 @@ def test_a_watermark_reaches_windows_behind_windows_across_workers(workers: int)
         assert cluster.counts("first").late == cluster.counts("second").late == 0
 
 
-@WORKERS
-def test_processing_time_windows_fire_by_the_clock(workers: int) -> None:
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = Listing().with_tumbling_window(seconds(10)).with_key("key")
-    with LocalCluster() as cluster:
-        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
-        spout.feed(["a", 0, 1])
-        spout.feed(["a", 0, 2])
-        cluster.run_until_idle()
-        start = cluster.now_ms - cluster.now_ms % 10_000
-        assert capture.values == []
-        cluster.advance(ms=10_100)
-        assert capture.values == [(["a"], start, start + 10_000, [1, 2])]
-        spout.feed(["a", 0, 3])
-        spout.finish()
-        cluster.run_until_idle()  # the input has ended: nothing to wait for
-        assert [row[3] for row in capture.values] == [[1, 2], [3]]
-
-
-@WORKERS
-def test_a_tardy_tuple_makes_its_window_fire_again(workers: int) -> None:
-    class Updates(Listing):
-        outputs = ("update", "values")
-
-        def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-            collector.emit((window.is_update, [tup["value"] for tup in window]))
-
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    bolt = (
-        Updates()
-        .with_tumbling_window(seconds(10))
-        .with_timestamp_field("ts")
-        .with_key("key")
-        .with_allowed_lateness(seconds(5))
-    )
-    with LocalCluster() as cluster:
-        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
-        for ts in (1000, 12_000, 9000, 30_000, 26_000, 24_999):
-            spout.feed(["a", ts, ts])
-            cluster.run_until_idle()
-        assert capture.values == [
-            (False, [1000]),
-            (True, [1000, 9000]),
-            (False, [12_000]),
-            (False, [26_000]),
-        ]
-        assert cluster.counts("windows").late == 1
-
-
 class Alarm(TimedBolt):
     """Says when a key was silent for five seconds of event time, or for a minute of the clock."""
 
@@ -274,31 +166,6 @@ class Alarm(TimedBolt):
         collector.emit(
             (timer.name if timer.axis == "event" else timer.name[0], timer.axis, timer.at_ms)
         )
-
-
-@WORKERS
-@pytest.mark.parametrize("kill", [False, True])
-def test_timers_of_both_kinds(workers: int, kill: bool) -> None:
-    spout, capture = FeederSpout(ROW), CaptureBolt()
-    with LocalCluster() as cluster:
-        bolt = Alarm().with_timestamp_field("ts").with_lag(seconds(6))
-        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
-        at_ms = cluster.now_ms + 60_000
-        for key, ts, value in (("a", 1000, 0), ("b", 7500, 0), ("a", 4000, 0), ("b", 2000, at_ms)):
-            spout.feed([key, ts, value])
-        cluster.run_until_idle()
-        assert capture.values == []
-        if kill:
-            cluster.kill_worker("windows")
-        spout.feed(["c", 15_000, 0])  # the watermark is 9 s
-        cluster.run_until_idle()
-        assert sorted(capture.values) == [("a", "event", 9000), ("b", "event", 7000)]
-        cluster.advance(ms=61_000)
-        assert capture.values[2:] == [("b", "processing", at_ms)]
-        spout.finish()
-        cluster.run_until_idle()
-        assert sorted(capture.values[3:]) == [("b", "event", 12_500), ("c", "event", 20_000)]
-        assert cluster.state("windows") == {"a": 2, "b": 2, "c": 1}
 
 
 @pytest.mark.parametrize("seed", range(6))

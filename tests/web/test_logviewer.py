@@ -95,6 +95,7 @@ def test_searches_answer_as_storm_does_and_go_on_where_they_ended() -> None:
         )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "file",
     [
