@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.cli import main
 from sparkstorm.extensions.laboratory.form.solve import answer_to
+from tests.conformance.test_problem_form import parts_of
 from tests.tiers import examples
 
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
@@ -58,19 +59,6 @@ LITERALS = (
 )
 LITERALS += ('{"a":' * 120 + "1" + "}" * 120, json.dumps({HUGE: 1}), json.dumps({HUGE: "in"}))
 LAX = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-
-
-def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inside = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return [
-        found for key, each in inside for found in [(*path, key), *paths_in(each, (*path, key))]
-    ]
 
 
 def checked(text: str | bytes) -> dict[str, Any]:
@@ -125,7 +113,7 @@ def test_any_mutation_of_a_good_problem_has_an_answer(data: st.DataObject) -> No
     problem = copy.deepcopy(data.draw(st.sampled_from(PROBLEMS)))
     literals: list[str] = []
     for _ in range(data.draw(st.integers(1, 3))):
-        path = data.draw(st.sampled_from(paths_in(problem)))
+        path = data.draw(st.sampled_from(parts_of(problem)))
         inner = problem
         for key in path[:-1]:
             inner = inner[key]

@@ -18,6 +18,7 @@ from sparkstorm.control_plane.blobs.local import LocalBytesStore
 from sparkstorm.control_plane.blobs.store import BlobKind
 from sparkstorm.extensions.upgrade.gray_upgrade import classify
 from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
+from tests.nimbus.test_requests import Absent
 
 
 def test_defect_4_no_task_comes_or_goes_with_a_rebalance_and_each_runs_once() -> None:
@@ -185,7 +186,7 @@ def test_defect_19_a_name_is_free_again_after_every_end_of_a_submission(times: i
     for _ in range(times):
         with pytest.raises(InvalidConfigError):
             bench.submit(topology__wrokers=1)
-        bench.nimbus, nimbus = _Absent(), bench.nimbus  # type: ignore[assignment]
+        bench.nimbus, nimbus = Absent(), bench.nimbus  # type: ignore[assignment]
         with pytest.raises(NimbusUnavailableError):
             bench.submit()
         bench.nimbus = nimbus
@@ -197,10 +198,3 @@ def test_defect_19_a_name_is_free_again_after_every_end_of_a_submission(times: i
             bench.state.known_ids() == set()
             and bench.state.request_ids() == bench.state.outcome_ids() == []
         )
-
-
-class _Absent:
-    """No Nimbus at all."""
-
-    def step(self, now_ms: int) -> int:
-        return now_ms + 1000

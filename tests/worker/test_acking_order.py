@@ -8,20 +8,14 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.api import TopologyBuilder, Tuple
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.shared import Shared
 from tests.worker.building import Collecting, Pass, chain
+from tests.worker.test_acking import Fan, Join, conf
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-
-
-def conf(workers: int = 1, **more: Any) -> dict[str, Any]:
-    return {
-        "topology.workers": workers,
-        **{key.replace("_", "."): value for key, value in more.items()},
-    }
 
 
 class Gate(Collecting):
@@ -47,16 +41,6 @@ class Gate(Collecting):
             self.held = []
 
 
-class Fan(BasicBolt):
-    """Three tuples for one."""
-
-    outputs = ("value",)
-
-    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        for _ in range(3):
-            collector.emit((tup[0],))
-
-
 @WORKERS
 @GUARANTEES
 def test_a_tree_is_not_acked_before_its_last_tuple_wherever_that_waits(
@@ -80,25 +64,6 @@ def test_a_tree_is_not_acked_before_its_last_tuple_wherever_that_waits(
         gate.is_open.value = True
         cluster.advance(seconds=5)
         assert sorted(spout.acked) == list(range(10))
-
-
-class Join(Collecting):
-    """Holds an input until the next one comes, then emits one tuple anchored to both and acks
-    both.
-    """
-
-    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
-        super().prepare(conf, context, collector)
-        self.first: Tuple | None = None
-
-    def execute(self, tup: Tuple) -> None:
-        if self.first is None:
-            self.first = tup
-            return
-        first, self.first = self.first, None
-        self.collector.emit((f"{first[0]}+{tup[0]}",), anchors=[first, tup])
-        self.collector.ack(first)
-        self.collector.ack(tup)
 
 
 @WORKERS
