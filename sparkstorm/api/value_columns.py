@@ -417,7 +417,7 @@ def _one_by_one(array: Any) -> list[Any]:
     """Return the values of any array, or name what a tuple cannot carry; twin: `_by_column`."""
     import pyarrow as pa
 
-    if pa.types.is_dictionary(array.type):
+    if pa.types.is_dictionary(array.type) and pa.types.is_timestamp(array.type.value_type):
         array = array.cast(array.type.value_type)
     kind = array.type
     zone = zone_of(kind.tz) if pa.types.is_timestamp(kind) and kind.tz else None
@@ -482,7 +482,7 @@ def _type_in_utc(kind: Any) -> Any:
     if pa.types.is_fixed_size_list(kind):
         item = kind.value_field.with_type(_type_in_utc(kind.value_type))
         return pa.list_(item, kind.list_size)
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(kind) and pa.types.is_timestamp(kind.value_type):
         return _type_in_utc(kind.value_type)
     return kind
 
