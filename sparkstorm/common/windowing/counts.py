@@ -67,4 +67,5 @@ class CountWindows:
 
     def _firing(self, end: int, key: Key) -> Firing:
         content = content_of(self._layout, self._contents, end, key, self._keeps_expired)
+        assert content is not None  # it fires at its last tuple
         return Firing(key, max(end - self._layout.length, 0), end, content)

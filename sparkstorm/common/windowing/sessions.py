@@ -237,7 +237,8 @@ class Sessions:
     def _firing(self, session: Session, key: Key) -> Firing:
         content = Content(value=self._store.get(("a", session[0], *key)))
         if self._collected is not None:
-            content = self._collected.gather(self._cells(session), key, session[0], ())
+            cells = self._cells(session)
+            content = self._collected.gather(cells, key, session[0], ()) or Content()
         return Firing(key, session[0], session[1] + self._gap, content, is_update=bool(session[2]))
 
     def _cells(self, session: Session) -> range:

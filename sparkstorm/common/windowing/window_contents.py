@@ -46,9 +46,11 @@ class Contents(Protocol):
     def has(self, start: int, key: Key) -> bool:
         """Return whether a cell holds anything."""
 
-    def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
-        """Return the content of these cells; `since`: time of the first new tuple, `former`: cells
-        of expired tuples.
+    def gather(
+        self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]
+    ) -> Content | None:
+        """Return the content of these cells, None where they hold nothing; `since`: time of the
+        first new tuple, `former`: cells of expired tuples.
         """
 
     def drop(self, start: int, key: Key) -> None:
@@ -100,13 +102,15 @@ class Folded:
     def has(self, start: int, key: Key) -> bool:
         return ("a", start, *key) in self._store
 
-    def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
+    def gather(
+        self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]
+    ) -> Content | None:
         found = _NOTHING
         for start in starts:
             value = self._store.get(("a", start, *key), _NOTHING)
             if value is not _NOTHING:
                 found = value if found is _NOTHING else self._how.merge(found, value)  # type: ignore[misc]
-        return Content(value=self._how.initial() if found is _NOTHING else found)
+        return None if found is _NOTHING else Content(value=found)
 
     def drop(self, start: int, key: Key) -> None:
         self._store.delete(("a", start, *key))
@@ -150,8 +154,12 @@ class Collected:
             for number in self._numbers.get((start, key), ())
         )
 
-    def gather(self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]) -> Content:
+    def gather(
+        self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]
+    ) -> Content | None:
         rows = self._rows(starts, key)
+        if not rows:
+            return None
         return Content(
             [tup for _, tup in rows],
             [tup for at, tup in rows if at >= since],

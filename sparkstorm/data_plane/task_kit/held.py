@@ -9,6 +9,7 @@ so that only rows with such values are copied, or read again where they fail.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -44,8 +45,12 @@ class Originals:
         return values
 
 
-def copied(codec: Codec, rows: Sequence[Row]) -> Originals:
-    """Return copies of those rows that hold what can be changed in place."""
+def copied(codec: Codec, rows: Sequence[Row]) -> Originals | None:
+    """Return copies of those rows that hold what can be changed in place; None without any."""
+    values = [row[0] for row in rows if type(row[0]) is tuple]
+    # One pass over the types of all values: row by row it was 8 % of a replayed window's CPU.
+    if KEYS.issuperset(map(type, chain.from_iterable(values))):
+        return None
     copies = {
         place: fresh(codec, row[0])
         for place, row in enumerate(rows)

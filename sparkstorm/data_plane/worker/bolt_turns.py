@@ -174,7 +174,7 @@ class BoltTurns:
         oldest_ms: int,
         may_have_pieces: bool,
         sent_ms: int | None = None,
-        keep: Callable[[Sequence[Row]], Originals] | None = None,
+        keep: Callable[[Sequence[Row]], Originals | None] | None = None,
     ) -> None:
         bolt.begin_rows(oldest_ms, sent_ms, self._clock.now_us())
         sent_bytes = epoch.bytes

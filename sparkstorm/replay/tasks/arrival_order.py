@@ -4,7 +4,6 @@ folds that do not commute.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import starmap
 from typing import Any
@@ -106,16 +105,16 @@ class WatchedRunner(FoldingRunner):
         """Yield the times of rows emitted since the log had this length, each with its stream's
         output to a subscriber.
         """
-        found = {id(rows): rows for rows in self._emitter.log[place:]}
-        for known, count in Counter(map(id, self._emitter.log[place:])).items():
+        # The log has a block's list of rows once for each row that was added to it.
+        ends: dict[int, int] = {}
+        for rows in self._emitter.log[: place - 1 if place else None : -1]:
+            known = id(rows)
             output = self._output_by_rows.get(known)
             if output is not None:
-                times = (output.time_of(row[0]) for row in found[known][-count:])
-                yield from (
-                    (output, at_ms)
-                    for at_ms in times
-                    if type(at_ms) is int and 0 <= at_ms <= LAST_MS
-                )
+                ends[known] = ends.get(known, 0) - 1
+                at_ms = output.time_of(rows[ends[known]][0])
+                if type(at_ms) is int and 0 <= at_ms <= LAST_MS:
+                    yield output, at_ms
 
     def _call(self, firing: Firing) -> None:
         tuples = firing.content.tuples

@@ -118,7 +118,7 @@ class BoltTask(Task):
         epoch: Epoch,
         rows: Sequence[Row],
         may_have_pieces: bool = False,
-        keep: Callable[[Sequence[Row]], Originals] | None = None,
+        keep: Callable[[Sequence[Row]], Originals | None] | None = None,
     ) -> list[FailedInput]:
         """Run rows of one channel, pieces of batches among them; returns failed ones. `keep` sees
         to their values, where these can be changed in place.
@@ -147,7 +147,7 @@ class BoltTask(Task):
         epoch: Epoch,
         rows: Sequence[Row],
         may_have_pieces: bool,
-        keep: Callable[[Sequence[Row]], Originals] | None,
+        keep: Callable[[Sequence[Row]], Originals | None] | None,
     ) -> list[FailedInput]:
         # A batch reaches a bolt of rows as rows; so does it where an observer sees each row.
         if may_have_pieces and (self._columns_runner is None or self._is_watched):
