@@ -1,5 +1,5 @@
 """Storm's BlacklistScheduler: a wrapper around any scheduler that excludes supervisors which fail
-repeatedly.
+repeatedly: a host that comes and goes would move its workers each time.
 """
 
 import math
@@ -177,7 +177,9 @@ def _release_by_slots(cluster: ClusterView, blacklisted: list[str]) -> set[str]:
     DefaultBlacklistStrategy).
     """
     lacking = cluster.topologies_to_schedule()
-    needed = sum(each.num_workers - cluster.placement(each.id).num_workers for each in lacking)
+    needed = sum(
+        topology.num_workers - cluster.placement(topology.id).num_workers for topology in lacking
+    )
     short = needed - _free_elsewhere(cluster, blacklisted)
     released: set[str] = set()
     for nodes in _by_host(cluster, blacklisted):
@@ -216,7 +218,7 @@ def _release_by_resources(cluster: ClusterView, blacklisted: list[str]) -> set[s
     missing, _ = minus(needed, _left_elsewhere(ledger, set(blacklisted)))
     released: set[str] = set()
     for nodes in _by_host(cluster, blacklisted):
-        if slots <= 0 and not any(each > 0 for each in missing):
+        if slots <= 0 and not any(amount > 0 for amount in missing):
             break
         for node in nodes:
             released.add(node)

@@ -1,5 +1,8 @@
 """Storm's DefaultScheduler: frees workers that do not fit an even distribution, then schedules
 evenly (S4.8-S4.20).
+
+Without the first step a topology that lost workers would stay crowded on those that it has left
+when new slots appear: the EvenScheduler frees nothing.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ def schedule_by_default(
 
 
 class DefaultScheduler:
-    """Storm's DefaultScheduler."""
+    """Storm's DefaultScheduler, the scheduler where `storm.scheduler` is not set."""
 
     def __init__(self) -> None:
         self._rules = DefaultRules()

@@ -1,5 +1,5 @@
 """Storm's EvenScheduler: places missing executors round robin on free slots that are spread over
-the nodes.
+the nodes, so that the loss of one node costs a topology as few workers as possible.
 """
 
 from __future__ import annotations
@@ -105,26 +105,25 @@ def move_to_idle(cluster: ClusterView, rules: IdleRules, scope: Topologies | Non
     if not rules.is_enabled:
         return
     usable = [
-        each
-        for node, each in sorted(cluster.supervisors.items())
-        if each.ports and not cluster.is_blacklisted(node)
+        home
+        for node, home in sorted(cluster.supervisors.items())
+        if home.ports and not cluster.is_blacklisted(node)
     ]
     used = {machine_of_node(slot.node) for slot in cluster.used_slots()}
     idle = [
-        each for each in usable if machine_of_node(each.id) not in used and _is_stable(each, rules)
+        home for home in usable if machine_of_node(home.id) not in used and _is_stable(home, rules)
     ]
-    machines = {machine_of_node(each.id) for each in usable}
-    targets = deque(WorkerSlot(each.id, port) for each in idle for port in each.ports)
+    machines = {machine_of_node(home.id) for home in usable}
+    idle_machines = {machine_of_node(home.id) for home in idle}
+    targets = deque(WorkerSlot(home.id, port) for home in idle for port in home.ports)
     left = {
-        topology_id: _share(
-            topology, {machine_of_node(each.id) for each in idle}, len(machines), cluster, rules
-        )
+        topology_id: _share(topology, idle_machines, len(machines), cluster, rules)
         for topology_id, topology in sorted(
             (cluster.topologies if scope is None else scope).items()
         )
     }
     while targets and any(left.values()):
-        for topology_id in [each for each, number in left.items() if number > 0]:
+        for topology_id in [topology_id for topology_id, number in left.items() if number > 0]:
             if targets:
                 left[topology_id] = (
                     left[topology_id] - 1 if _move_one(topology_id, targets, cluster) else 0

@@ -1,4 +1,5 @@
-"""Index of free ports, in the order in which Storm spreads workers over nodes.
+"""Index of free ports, in the order in which Storm spreads workers over nodes (ServerUtils'
+interleaveAll in EvenScheduler.sortSlots).
 
 Nodes of several drivers on one machine (`w1`, `w1@2`) count as one: else a machine would get a
 worker of each driver while another has none.
@@ -105,7 +106,7 @@ class FreeSlots:
         if not change:
             return
         machine = machine_of_node(node)
-        new = sum(len(self._ports_by_node[each]) for each in self._nodes_by_machine[machine])
+        new = sum(len(self._ports_by_node[node]) for node in self._nodes_by_machine[machine])
         if old := new - change:
             bucket = self._machines_by_count[old]
             del bucket[bisect_left(bucket, machine)]

@@ -1,8 +1,8 @@
 """Storm's IsolationScheduler: listed topologies get dedicated machines, the others share the
-rest.
+rest, so that an experiment cannot slow down what production depends on.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkstorm.common.errors import InvalidConfigError
@@ -39,7 +39,7 @@ class _Wanted:
 
     def accepts(self, workers: list[frozenset[ExecutorId]]) -> bool:
         return self.machines_by_size.get(len(workers), 0) > 0 and all(
-            each in self.specs for each in workers
+            worker in self.specs for worker in workers
         )
 
     def settle(self, workers: list[frozenset[ExecutorId]]) -> None:
@@ -76,14 +76,14 @@ class IsolationScheduler:
         the blacklist is restored.
         """
         before = cluster.blacklisted_hosts
-        isolated = {each.id: each for each in topologies.values() if each.name in self._machines}
         wanted = {
             topology_id: self._wanted(topology)
-            for topology_id, topology in sorted(isolated.items())
+            for topology_id, topology in sorted(topologies.items())
+            if topology.name in self._machines
         }
         keeps_dead = _keep_good_hosts(cluster, wanted)
         _give_hosts(cluster, wanted)
-        if any(each.specs for each in wanted.values()):
+        if any(need.specs for need in wanted.values()):
             _clear_shared_hosts(cluster, wanted, keeps_dead, self._machines)
         else:
             # Storm 2 schedules an isolated topology with fewer workers than it asked for by default
@@ -91,9 +91,9 @@ class IsolationScheduler:
             # executors is filled before the next is freed.
             visits_isolated = not self._rules.one_by_one
             rest = {
-                key: each
-                for key, each in topologies.items()
-                if key not in wanted or (visits_isolated and each.num_workers)
+                key: topology
+                for key, topology in topologies.items()
+                if key not in wanted or (visits_isolated and topology.num_workers)
             }
             schedule_by_default(cluster, self._rules, rest)
         cluster.set_blacklisted_hosts(before)
@@ -133,20 +133,10 @@ def _keep_good_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> boo
             if host is not None:
                 taken.add(host)
         else:
-            _free(
-                cluster,
-                [slot for slot in slots if cluster.used_slots()[slot] in wanted],
-                "its host is not wholly its own",
-            )
+            isolated = [slot for slot in slots if cluster.used_slots()[slot] in wanted]
+            cluster.free_slots(isolated, "its host is not wholly its own")
     cluster.set_blacklisted_hosts(taken)
     return keeps_dead
-
-
-def _free(cluster: ClusterView, slots: Iterable[WorkerSlot], words: str) -> None:
-    for slot in list(slots):
-        if cluster.reasons is not None and slot in cluster.used_slots():
-            cluster.reasons.freed(cluster.used_slots()[slot], [slot], words)
-        cluster.free_slot(slot)
 
 
 def _hosts_by_room(cluster: ClusterView) -> list[tuple[str, list[WorkerSlot]]]:
@@ -177,17 +167,12 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
                     break
                 host, slots = hosts[at]
                 at += 1
-                _free(
-                    cluster,
-                    used_by_host.get(host, ()),
-                    f"gave way to {topology_id}, which is isolated",
-                )
+                words = f"gave way to {topology_id}, which is isolated"
+                cluster.free_slots(used_by_host.get(host, ()), words)
                 for slot in slots[: min(size, len(need.specs))]:
                     spec = sorted(need.specs.pop(0))
-                    if cluster.reasons is not None:
-                        words = f"isolated: {host} is the next host for {size} of its workers, most slots first ({len(slots)})"
-                        cluster.reasons.placed(topology_id, spec, slot, words)
-                    cluster.assign(slot, topology_id, spec)
+                    words = f"isolated: {host} is the next host for {size} of its workers, most slots first ({len(slots)})"
+                    cluster.assign(slot, topology_id, spec, words)
                 taken.add(host)
     cluster.set_blacklisted_hosts(taken)
 
@@ -211,4 +196,4 @@ def _clear_shared_hosts(
         )
     for host, slots in _used_by_host(cluster).items():
         if not (host in cluster.blacklisted_hosts or (host is None and keeps_dead)):
-            _free(cluster, slots, f"cleared until there are machines for {', '.join(short)}")
+            cluster.free_slots(slots, f"cleared until there are machines for {', '.join(short)}")

@@ -1,10 +1,10 @@
 """Life cycle of a topology: table of (status, action) -> decision. PURE; Nimbus carries the
 decision out.
 
-The union of Storm 2's table and JStorm's, without JStorm's traps (docs/architecture.md): a
-rebalancing or rolling-back topology can be killed, and a rebalance of an inactive topology ends
-inactive. Timers are records (`PendingAction`), so a restarted Nimbus finds them in the store; KILL
-and REBALANCE asked for again set a new time.
+The union of Storm 2's table (Nimbus.TOPO_STATE_TRANSITIONS) and JStorm's (StatusTransition),
+without JStorm's traps (docs/architecture.md): a rebalancing or rolling-back topology can be killed,
+and a rebalance of an inactive topology ends inactive. Timers are records (`PendingAction`), so a
+restarted Nimbus finds them in the store; KILL and REBALANCE asked for again set a new time.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,9 +63,9 @@ def transition(
     row = rows.get(request.action)
     if row is None:
         verb = _VERBS.get(request.action, (request.action.lower(),))[0]
-        known = ", ".join(sorted(each for action in rows for each in _VERBS.get(action, ())))
+        verbs = ", ".join(sorted(name for action in rows for name in _VERBS.get(action, ())))
         raise IllegalTransitionError(
-            f"topology {base.name} is {base.status}: {verb} does not apply, only {known}"
+            f"topology {base.name} is {base.status}: {verb} does not apply, only {verbs}"
         )
     wait_ms = (
         request.wait_ms if request.wait_ms is not None and request.wait_ms >= 0 else default_wait_ms

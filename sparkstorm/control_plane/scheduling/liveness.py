@@ -78,11 +78,11 @@ def observe(
     by_worker = {}
     for beat in beats:
         worker = (beat.topology_id, WorkerSlot(beat.node, beat.port))
-        known = before.by_worker.get(worker)
-        if beat.state == RUNNING and (known is None or known.beat_ms != beat.time_ms):
+        sighting = before.by_worker.get(worker)
+        if beat.state == RUNNING and (sighting is None or sighting.beat_ms != beat.time_ms):
             by_worker[worker] = Sighting(beat.time_ms, now_ms, beat.assignment_version)
-        elif known:
-            by_worker[worker] = replace(known, seen_ms=min(known.seen_ms + blind_ms, now_ms))
+        elif sighting:
+            by_worker[worker] = replace(sighting, seen_ms=min(sighting.seen_ms + blind_ms, now_ms))
     homes = {slot: min(seen + blind_ms, now_ms) for slot, seen in before.home_seen_ms.items()}
     homes.update(dict.fromkeys(offered, now_ms))
     first_ms = now_ms if before.round_ms is None else min(before.first_ms + blind_ms, now_ms)
@@ -99,12 +99,12 @@ def mates_of(assignment: Assignment) -> dict[Mates, list[ExecutorId]]:
     """
     starts = assignment.start_ms_by_executor
     versions = assignment.placed_version_by_executor
-    found: dict[Mates, list[ExecutorId]] = {}
+    executors_by_mates: dict[Mates, list[ExecutorId]] = {}
     for executor, slot in assignment.slot_by_executor.items():
-        found.setdefault((slot, starts.get(executor, 0), versions.get(executor, 0)), []).append(
-            executor
-        )
-    return found
+        executors_by_mates.setdefault(
+            (slot, starts.get(executor, 0), versions.get(executor, 0)), []
+        ).append(executor)
+    return executors_by_mates
 
 
 def alive_executors(
@@ -116,8 +116,8 @@ def alive_executors(
 ) -> Set[ExecutorId]:
     """Return the executors of an assignment that are alive or may still be starting."""
     dead: set[ExecutorId] = set()
-    for each, executors in (mates_of(assignment) if mates is None else mates).items():
-        if not _live(each, assignment.topology_id, sightings, now_ms, timeouts):
+    for worker, executors in (mates_of(assignment) if mates is None else mates).items():
+        if not _live(worker, assignment.topology_id, sightings, now_ms, timeouts):
             dead.update(executors)
     everybody = assignment.slot_by_executor.keys()
     return everybody - dead if dead else everybody
@@ -219,26 +219,25 @@ def look_at_stores(
     said = {
         host: infos[0]
         for host, infos in by_host.items()
-        if all(each.store_problem for each in infos)
+        if all(info.store_problem for info in infos)
     }
     is_general = bool(said) and len(said) == len(by_host)
     cut = {}
     for host, info in said.items():
-        known = before.cut.get(host)
+        past = before.cut.get(host)
         apart_ms = (
             None
             if is_general
             else now_ms
-            if known is None or known.apart_ms is None
-            else known.apart_ms
+            if past is None or past.apart_ms is None
+            else past.apart_ms
         )
-        cut[host] = Cut(
-            known.since_ms if known else now_ms - info.store_away_ms, apart_ms, info.store_problem
-        )
+        since_ms = past.since_ms if past else now_ms - info.store_away_ms
+        cut[host] = Cut(since_ms, apart_ms, info.store_problem)
     given_up = frozenset(
         host
-        for host, each in cut.items()
-        if each.apart_ms is not None and now_ms - each.apart_ms >= timeout_ms
+        for host, loss in cut.items()
+        if loss.apart_ms is not None and now_ms - loss.apart_ms >= timeout_ms
     )
     return StoreReach(cut, given_up, is_general)
 
@@ -259,28 +258,26 @@ def leaving_executors(
     }
     if not drained:
         return {}
-    used = {
-        slot for each in snapshot.assignments.values() for slot in each.slot_by_executor.values()
-    }
+    used = {slot for old in snapshot.assignments.values() for slot in old.slot_by_executor.values()}
     free = len(snapshot.open_slots() - used - snapshot.reserved)
     leaving: dict[str, Set[ExecutorId]] = {}
-    for topology_id, known in sorted(snapshot.topologies.items()):
-        found = snapshot.assignments.get(topology_id)
-        if found is None or known.base.status == TopologyStatus.KILLED:
+    for topology_id, topology in sorted(snapshot.topologies.items()):
+        assignment = snapshot.assignments.get(topology_id)
+        if assignment is None or topology.base.status == TopologyStatus.KILLED:
             continue
         if (
-            not found.slot_by_executor.keys()
-            == set(known.executors())
+            not assignment.slot_by_executor.keys()
+            == set(topology.executors())
             <= alive.get(topology_id, frozenset())
         ):
             continue
-        slots = sorted({slot for slot in found.slot_by_executor.values() if slot.node in drained})[
-            :free
-        ]
+        slots = sorted(
+            {slot for slot in assignment.slot_by_executor.values() if slot.node in drained}
+        )[:free]
         if slots:
             free -= len(slots)
             leaving[topology_id] = {
-                each for each, slot in found.slot_by_executor.items() if slot in slots
+                executor for executor, slot in assignment.slot_by_executor.items() if slot in slots
             }
     return leaving
 
@@ -298,15 +295,15 @@ def vacated(
         node: replace(info, ports=()) if node in nodes else info
         for node, info in snapshot.supervisors.items()
     }
-    placed = {each: found.slot_by_executor for each, found in snapshot.assignments.items()}
+    placed = {key: old.slot_by_executor for key, old in snapshot.assignments.items()}
     left = {
-        each: frozenset(
+        key: frozenset(
             executor
             for executor in living
-            if executor not in placed[each] or placed[each][executor].node not in nodes
+            if executor not in placed[key] or placed[key][executor].node not in nodes
         )
-        if each in placed
+        if key in placed
         else living
-        for each, living in alive.items()
+        for key, living in alive.items()
     }
     return replace(snapshot, supervisors=supervisors), left

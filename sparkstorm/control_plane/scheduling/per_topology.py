@@ -146,26 +146,20 @@ def schedule_cells(scheduler: Scheduler, topologies: Topologies, cluster: Cluste
     its answer; others pass unchanged.
     """
     parts_by_id = {
-        each: cell_views(view, view.num_workers)
-        for each, view in cluster.topologies.items()
+        key: cell_views(view, view.num_workers)
+        for key, view in cluster.topologies.items()
         if view.cell_by_task
     }
     if not parts_by_id:
         scheduler.schedule(topologies, cluster)
         return
-    owner = {part.id: each for each, parts in parts_by_id.items() for part in parts}
+    owner = {part.id: key for key, parts in parts_by_id.items() for part in parts}
     apart = _view_of_cells(parts_by_id, cluster)
-    usable = {
-        WorkerSlot(node, port) for node, each in apart.supervisors.items() for port in each.ports
-    }
+    usable = apart.offered_slots()
     usable |= apart.used_slots().keys()
     before = apart.assignments()
     scheduler.schedule(
-        {
-            each: view
-            for each, view in apart.topologies.items()
-            if owner.get(each, each) in topologies
-        },
+        {key: view for key, view in apart.topologies.items() if owner.get(key, key) in topologies},
         apart,
     )
     answer = apart.assignments()
@@ -177,9 +171,9 @@ def schedule_cells(scheduler: Scheduler, topologies: Topologies, cluster: Cluste
     _apply(answer, cluster)
     for ours, theirs in ((cluster.status, apart.status), (cluster.refused, apart.refused)):
         # Of several cells the words of one that lacks a place.
-        for each in sorted(theirs, key=lambda each: bool(apart.placement(each).num_missing)):
-            ours[owner.get(each, each)] = theirs[each]
-    cluster.evicted += dict.fromkeys(owner.get(each, each) for each in apart.evicted)
+        for part in sorted(theirs, key=lambda part: bool(apart.placement(part).num_missing)):
+            ours[owner.get(part, part)] = theirs[part]
+    cluster.evicted += dict.fromkeys(owner.get(part, part) for part in apart.evicted)
 
 
 def cell_views(view: TopologyView, workers: int) -> list[TopologyView]:
@@ -257,7 +251,7 @@ def _view_of_cells(
 def _of_cell(
     slots: Mapping[ExecutorId, WorkerSlot], view: TopologyView, cell: int
 ) -> dict[ExecutorId, WorkerSlot]:
-    return {each: slot for each, slot in slots.items() if view.cell_of(each) == cell}
+    return {executor: slot for executor, slot in slots.items() if view.cell_of(executor) == cell}
 
 
 def _check_cells(
@@ -269,23 +263,21 @@ def _check_cells(
     """Refuse an answer in which a slot has executors of two cells; what is as it was may have
     executors that its topology has no more.
     """
-    touched = {each: placed for each, placed in answer.items() if placed != before[each]}
+    touched = {key: placed for key, placed in answer.items() if placed != before[key]}
     taken = {
-        slot: each
-        for each, placed in answer.items()
-        if each not in touched
+        slot: key
+        for key, placed in answer.items()
+        if key not in touched
         for slot in placed.values()
     }
-    executors = {each: apart.topologies[each].executors for each in touched}
+    executors = {key: apart.topologies[key].executors for key in touched}
     check_answer(touched, executors, usable, taken)
 
 
 def _apply(answer: Mapping[str, Mapping[ExecutorId, WorkerSlot]], cluster: ClusterView) -> None:
     """Take over placements, the changed ones: first all leave their slots."""
     changed = [
-        each
-        for each, placed in answer.items()
-        if placed != cluster.placement(each).slot_by_executor
+        key for key, placed in answer.items() if placed != cluster.placement(key).slot_by_executor
     ]
     for topology_id in changed:
         cluster.unassign(topology_id)
@@ -297,15 +289,11 @@ def _schedule_apart(scheduler: Scheduler, group: Collection[str], cluster: Clust
     """Run a scheduler on its own view topologies, check its answer, and apply it."""
     apart = _view_of(group, cluster)
     in_use = set(apart.used_slots())
-    scheduler.schedule({each: apart.topologies[each] for each in group}, apart)
-    offered = {
-        WorkerSlot(node, port) for node, each in apart.supervisors.items() for port in each.ports
-    }
+    scheduler.schedule({key: apart.topologies[key] for key in group}, apart)
     answer = apart.assignments()
-    check_answer(
-        answer, {each: view.executors for each, view in apart.topologies.items()}, offered | in_use
-    )
-    _apply({each: answer[each] for each in group}, cluster)
+    executors = {key: view.executors for key, view in apart.topologies.items()}
+    check_answer(answer, executors, apart.offered_slots() | in_use)
+    _apply({key: answer[key] for key in group}, cluster)
     cluster.status.update(apart.status)
     cluster.refused.update(apart.refused)
     cluster.evicted += apart.evicted
@@ -315,11 +303,11 @@ def _view_of(group: Collection[str], cluster: ClusterView) -> ClusterView:
     others = cluster.topologies.keys() - set(group)
     taken = {slot for slot, owner in cluster.used_slots().items() if owner in others}
     left = _left_by(others, cluster) if taken else {}
-    supervisors = [_without(each, taken, left) for each in cluster.supervisors.values()]
+    supervisors = [_without(view, taken, left) for view in cluster.supervisors.values()]
     apart = ClusterView(
         supervisors,
-        [cluster.topologies[each] for each in group],
-        {each: cluster.placement(each).slot_by_executor for each in group},
+        [cluster.topologies[key] for key in group],
+        {key: cluster.placement(key).slot_by_executor for key in group},
         cluster.conf,
         cluster.blacklisted_hosts,
         {
@@ -346,11 +334,11 @@ def _without(
 
 def _left_by(others: Collection[str], cluster: ClusterView) -> dict[str, dict[str, float]]:
     """Return the supervisors' resources without those that other schedulers' topologies use."""
-    placed = {each: cluster.placement(each).slot_by_executor for each in others}
+    placed = {key: cluster.placement(key).slot_by_executor for key in others}
     ledger = ResourceLedger(
         ClusterView(
             cluster.supervisors.values(),
-            [cluster.topologies[each] for each in others],
+            [cluster.topologies[key] for key in others],
             placed,
             cluster.conf,
         )

@@ -83,6 +83,6 @@ class Placement:
         self._count(executors, -1)
 
     def _count(self, executors: Sequence[ExecutorId], sign: int) -> None:
-        known = sum(executor in self._known for executor in executors)
-        self.num_missing -= sign * known
-        self.num_unknown += sign * (len(executors) - known)
+        num_known = sum(executor in self._known for executor in executors)
+        self.num_missing -= sign * num_known
+        self.num_unknown += sign * (len(executors) - num_known)

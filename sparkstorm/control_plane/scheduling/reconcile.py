@@ -130,14 +130,14 @@ def kept_for_rebalance(
         survivors.setdefault(placed[executor], []).append(executor)
     base, extra = divmod(len(wanted), max(1, num_workers))
     sizes = [base + 1] * extra + [base] * (num_workers - extra)
-    kept: dict[ExecutorId, WorkerSlot] = {}
+    staying: dict[ExecutorId, WorkerSlot] = {}
     for slot in _spread(survivors):
         held = survivors[slot]
         size = next((each for each in sizes if 0 < each <= len(held)), 0)
         if size:
             sizes.remove(size)
-            kept.update(dict.fromkeys(held[:size], slot))
-    return kept
+            staying.update(dict.fromkeys(held[:size], slot))
+    return staying
 
 
 def _spread(survivors: Mapping[WorkerSlot, Collection[ExecutorId]]) -> list[WorkerSlot]:
@@ -204,7 +204,7 @@ def restarted(old: Assignment, slots: Container[WorkerSlot], now_ms: int) -> Ass
     slots raised to it.
     """
     version = old.version + 1
-    again = [each for each, slot in old.slot_by_executor.items() if slot in slots]
+    again = [executor for executor, slot in old.slot_by_executor.items() if slot in slots]
     return replace(
         old,
         version=version,

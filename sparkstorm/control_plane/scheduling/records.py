@@ -1,4 +1,6 @@
-"""Read-only records for schedulers: topologies, components, supervisors (S4.2, S4.3)."""
+"""Read-only records for schedulers: Storm's TopologyDetails, Component and SupervisorDetails (S4.2,
+S4.3).
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

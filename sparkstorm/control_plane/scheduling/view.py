@@ -142,6 +142,14 @@ class ClusterView:
             return []
         return [WorkerSlot(node, port) for port in sorted(supervisor.ports)]
 
+    def offered_slots(self) -> set[WorkerSlot]:
+        """Return the slots of all supervisors, used or not."""
+        return {
+            WorkerSlot(node, port)
+            for node, supervisor in self.supervisors.items()
+            for port in supervisor.ports
+        }
+
     def available_slots(self) -> list[WorkerSlot]:
         """Return the free slots of hosts that are not blacklisted, by node and port (S4.9)."""
         return [
@@ -224,14 +232,14 @@ class ClusterView:
             self.free.give(slot)
         self._note_hunger(topology_id)
 
-    def free_slots(self, slots: Iterable[WorkerSlot]) -> None:
+    def free_slots(self, slots: Iterable[WorkerSlot], reason: str = "") -> None:
         """Free several slots."""
         for slot in list(slots):
-            self.free_slot(slot)
+            self.free_slot(slot, reason)
 
-    def unassign(self, topology_id: str) -> None:
+    def unassign(self, topology_id: str, reason: str = "") -> None:
         """Free every slot of a topology."""
-        self.free_slots(self._placements[topology_id].executors_by_slot)
+        self.free_slots(self._placements[topology_id].executors_by_slot, reason)
 
     def assignments(self) -> dict[str, dict[ExecutorId, WorkerSlot]]:
         """Return the present placements by topology (S4.4); executors in no particular order."""

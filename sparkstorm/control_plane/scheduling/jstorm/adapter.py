@@ -66,7 +66,7 @@ class JStormScheduler:
 def _place(
     topology: TopologyView, previous: PreviousPlacement | None, cluster: ClusterView
 ) -> dict[ExecutorId, WorkerSlot]:
-    executor_by_task = {each.first_task: each for each in topology.executors}
+    executor_by_task = {executor.first_task: executor for executor in topology.executors}
     context = context_of(topology, previous, cluster)
     if cluster.reasons is not None:
         context = replace(context, reason_by_task={})
@@ -109,7 +109,9 @@ def context_of(
     reason = previous.reason if previous else ScheduleReason.SUBMISSION
     placement = cluster.placement(topology.id)
     dead = [
-        each.first_task for each in topology.executors if each not in placement.slot_by_executor
+        executor.first_task
+        for executor in topology.executors
+        if executor not in placement.slot_by_executor
     ]
     return AssignContext(
         topology.id,
@@ -119,7 +121,10 @@ def context_of(
             for e in topology.components
         ),
         _supervisors(cluster),
-        {each.first_task: component for each, component in topology.component_by_executor.items()},
+        {
+            executor.first_task: component
+            for executor, component in topology.component_by_executor.items()
+        },
         {**topology.conf, WORKERS_KEY: topology.num_workers},
         reason is ScheduleReason.REASSIGN,
         _old_workers(topology, previous, cluster),
@@ -144,9 +149,9 @@ def _unstopped(previous: PreviousPlacement | None, cluster: ClusterView) -> list
         return []
     placed = previous.slot_by_executor.items()
     return [
-        each.first_task
-        for each, slot in placed
-        if each in previous.alive and not _is_offered(slot.node, cluster)
+        executor.first_task
+        for executor, slot in placed
+        if executor in previous.alive and not _is_offered(slot.node, cluster)
     ]
 
 

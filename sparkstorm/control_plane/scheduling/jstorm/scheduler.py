@@ -49,13 +49,16 @@ def assign_tasks(context: AssignContext) -> list[PlannedWorker]:
     """
     context = _without_unknown_tasks(context)
     unstopped = _unstopped_workers(context)
-    supervisors = [Ports.of(each) for each in sorted(context.supervisors, key=lambda each: each.id)]
+    supervisors = [
+        Ports.of(supervisor)
+        for supervisor in sorted(context.supervisors, key=lambda supervisor: supervisor.id)
+    ]
     if context.assign_type is AssignType.REBALANCE:
         _free_used(context, supervisors)
     # Tasks that cannot be stopped still run: placed again, they would run twice.
     need = _tasks_without_place(context)
-    kept = _workers_to_keep(context, need)
-    count = num_workers(context) - len(unstopped) - len(kept)
+    living = _workers_to_keep(context, need)
+    count = num_workers(context) - len(unstopped) - len(living)
     if count <= 0 and _lost_beside_unstopped(context) & need:
         count = 1
     if count <= 0:
@@ -69,27 +72,27 @@ def assign_tasks(context: AssignContext) -> list[PlannedWorker]:
         context.reason_by_task.update(
             dict.fromkeys(lost, "its supervisor is lost, and nothing can stop it there")
         )
-        alive = {task for worker in kept for task in worker.tasks}
-        context.reason_by_task.update(dict.fromkeys(alive, "its worker lives and is kept"))
+        alive = {task for worker in living for task in worker.tasks}
+        context.reason_by_task.update(dict.fromkeys(alive, "its worker lives and is living"))
     plans = {(plan.node, plan.port): plan for plan in (slot.plan() for slot in made)}
-    plans |= {(worker.node, worker.port): worker for worker in [*unstopped, *kept]}
+    plans |= {(worker.node, worker.port): worker for worker in [*unstopped, *living]}
     return sorted(plans.values(), key=lambda plan: plan.order)
 
 
 def living_workers(context: AssignContext) -> list[PlannedWorker]:
     """Return the old workers that stay where they are."""
-    known = _without_unknown_tasks(context)
-    return [*_unstopped_workers(known), *_workers_to_keep(known, _tasks_without_place(known))]
+    cleaned = _without_unknown_tasks(context)
+    return [*_unstopped_workers(cleaned), *_workers_to_keep(cleaned, _tasks_without_place(cleaned))]
 
 
 def _without_unknown_tasks(context: AssignContext) -> AssignContext:
     """Return the context without tasks of no component: a rebalance removed them, and old workers
     still list them.
     """
-    known = context.component_by_task.keys()
-    if all(worker.tasks <= known for worker in context.old_workers):
+    tasks = context.component_by_task.keys()
+    if all(worker.tasks <= tasks for worker in context.old_workers):
         return context
-    cleaned = [replace(worker, tasks=worker.tasks & known) for worker in context.old_workers]
+    cleaned = [replace(worker, tasks=worker.tasks & tasks) for worker in context.old_workers]
     return replace(context, old_workers=tuple(worker for worker in cleaned if worker.tasks))
 
 
@@ -114,7 +117,7 @@ def _lost_beside_unstopped(context: AssignContext) -> set[int]:
 
 def _free_used(context: AssignContext, supervisors: Iterable[Ports]) -> None:
     """Add the ports of the workers that a rebalance moves to the free ones."""
-    ports_by_id = {each.id: each for each in supervisors}
+    ports_by_id = {ports.id: ports for ports in supervisors}
     for worker in context.old_workers:
         if worker.node in ports_by_id and worker.tasks & (
             context.component_by_task.keys() - context.unstopped_tasks

@@ -1,5 +1,8 @@
-"""Choice of a worker for a task: JStorm's chain of selectors as one sort key; the smallest wins
-(S0.102).
+"""Choice of a worker for a task: JStorm's chain of selectors (ComponentNumSelector,
+TotalTaskNumSelector, InputComponentNumSelector) as one sort key; the smallest wins (S0.102).
+
+In that order: a component's tasks spread first, since they are the load that grows together; then
+all tasks; of equal workers the one with most neighbours saves most of the network.
 """
 
 import heapq
@@ -66,7 +69,7 @@ class PlacedTasks:
             own.get(component, 0),
             node.get(component, 0),
             slot.num_tasks,
-            sum(each.num_tasks for each in self.slots_by_node.get(slot.node, ())),
+            sum(neighbour.num_tasks for neighbour in self.slots_by_node.get(slot.node, ())),
             -sum(own.get(name, 0) for name in near),
             -sum(node.get(name, 0) for name in near),
             *slot.order,

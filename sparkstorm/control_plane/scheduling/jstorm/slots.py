@@ -18,7 +18,9 @@ MOST_DIGITS = 30
 
 @dataclass(slots=True, eq=False)
 class JStormSlot:
-    """A worker that is being placed: it may name a host, or a node, before it has one."""
+    """A worker that is being placed (JStorm's ResourceWorkerSlot): it may name a host, or a node,
+    before it has one.
+    """
 
     node: str | None = None
     host: str | None = None
@@ -98,18 +100,18 @@ def definitions(context: AssignContext) -> list[Definition]:
         raise InvalidConfigError(
             f"{USER_DEFINED_KEY}: expected a list of workers, got {show(wanted)}"
         )
-    return [_definition(each, f"{USER_DEFINED_KEY}[{at}]") for at, each in enumerate(wanted)]
+    return [_definition(entry, f"{USER_DEFINED_KEY}[{at}]") for at, entry in enumerate(wanted)]
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
     """Return an object, also from its JSON text; its fields are not checked."""
     try:
-        found = json.loads(value, parse_int=_integer) if isinstance(value, str) else value
+        definition = json.loads(value, parse_int=_integer) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         raise InvalidConfigError(f"{where}: not JSON: {show(value)}") from None
-    if not isinstance(found, Mapping):
-        raise InvalidConfigError(f"{where}: expected an object, got {show(found)}")
-    return found
+    if not isinstance(definition, Mapping):
+        raise InvalidConfigError(f"{where}: expected an object, got {show(definition)}")
+    return definition
 
 
 def _integer(digits: str) -> int:
@@ -170,24 +172,22 @@ def defined_slots(
     if not is_new:
         running = list(unstopped)
         wanted = [
-            each
-            for each in wanted
-            if not any(each.describes(w, context.component_by_task) for w in running)
+            definition
+            for definition in wanted
+            if not any(definition.describes(w, context.component_by_task) for w in running)
         ]
     unused: dict[str, list[int]] = {}
     for task in sorted(context.component_by_task):
         unused.setdefault(context.component_by_task[task], []).append(task)
     slots = []
-    for each in wanted:
+    for own in wanted:
         tasks: set[int] = set()
-        for component, count in each.count_by_component.items():
+        for component, count in own.count_by_component.items():
             left = unused.get(component, [])
             tasks.update(left[: max(count, 0)])
             unused[component] = left[max(count, 0) :]
         if tasks:
             slots.append(
-                JStormSlot(
-                    each.node, each.host, each.port, tasks, each.memory_bytes, each.cpu, each.jvm
-                )
+                JStormSlot(own.node, own.host, own.port, tasks, own.memory_bytes, own.cpu, own.jvm)
             )
     return slots

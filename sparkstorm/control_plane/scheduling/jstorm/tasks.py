@@ -117,9 +117,9 @@ class TaskScheduler:
         slots = [self._slot_like(worker) for worker in old if self._master in worker.tasks]
         if not any(slot is not None and self._is_taken(slot) for slot in slots):
             return
-        kept = {(worker.host, worker.port) for worker in old}
+        old_places = {(worker.host, worker.port) for worker in old}
         empty = self._empty_slot(
-            lambda slot: (slot.host, slot.port) not in kept
+            lambda slot: (slot.host, slot.port) not in old_places
         ) or self._empty_slot(lambda slot: True)
         if empty is not None:  # otherwise the selectors place it next to other tasks
             self._place_master(empty)
@@ -152,7 +152,7 @@ class TaskScheduler:
         pool.
         """
         old = sorted(self._context.old_workers, key=lambda worker: worker.order)
-        kept: set[int] = set()
+        placed: set[int] = set()
         for worker in old:
             slot = self._slot_like(worker)
             if slot is None or slot not in self._pool:
@@ -169,12 +169,12 @@ class TaskScheduler:
                         f"a rebalance keeps it with its worker; {slot.placed_by}"
                     )
                 self._add(task, slot)
-                kept.add(task)
+                placed.add(task)
         with_master = [worker for worker in old if self._master in worker.tasks]
         if with_master:
             self._share_out(num_tasks)
         self._retire_kept([worker for worker in old if worker not in with_master], num_tasks)
-        self._tasks -= kept
+        self._tasks -= placed
 
     def _retire_kept(self, workers: Iterable[PlannedWorker], num_tasks: int) -> None:
         slots = [self._slot_like(worker) for worker in workers]
@@ -267,12 +267,12 @@ class TaskScheduler:
                 retired.append(slot)
             if self._left_over <= 0 and self._average:
                 retired += [
-                    each
-                    for each, n in self._pool.items()
-                    if n == self._average and each is not slot
+                    other
+                    for other, n in self._pool.items()
+                    if n == self._average and other is not slot
                 ]
-        for each in retired:
-            del self._pool[each]
+        for full in retired:
+            del self._pool[full]
         self._done += retired
         return retired
 

@@ -1,5 +1,8 @@
 """JStorm's WorkerScheduler, the first half of its scheduler: makes workers and places them on
 supervisors.
+
+Workers that the user defined come first, then those that stay where they were (their state and
+caches are there), then new ones on the supervisors with most free ports.
 """
 
 from bisect import bisect_left
@@ -71,7 +74,7 @@ class WorkerScheduler:
         isolated = context.conf.get(ISOLATION_KEY)
         hosts = set(isolated) if isinstance(isolated, (list, tuple)) else set()
         # If any isolation supervisor is named and alive, only those are used (S0.88).
-        self._supervisors = [each for each in supervisors if each.host in hosts] or list(
+        self._supervisors = [ports for ports in supervisors if ports.host in hosts] or list(
             supervisors
         )
 
@@ -80,7 +83,7 @@ class WorkerScheduler:
         `need` (S0.82-S0.90).
         """
         reserve = int(self._context.conf.get(RESERVE_KEY) or 0)
-        free = sum(len(each.free) for each in self._supervisors)
+        free = sum(len(ports.free) for ports in self._supervisors)
         if free - reserve < count:
             raise FailedAssignTopologyError(
                 f"there's no enough worker. allocWorkerNum={count}, availableWorkerNum={free},reserveWorkerNum={reserve}"
@@ -148,9 +151,9 @@ def place(slots: Sequence[JStormSlot], supervisors: Sequence[Ports]) -> None:
     """Place workers with a named host, then the others by load; FailedAssignTopologyError if ports
     run out (S0.91-S0.96).
     """
-    with_room = [each for each in supervisors if each.free]
+    with_room = [ports for ports in supervisors if ports.free]
     _place_on_hosts(slots, with_room)
-    left = sorted((each for each in with_room if each.free), key=lambda each: -len(each.free))
+    left = sorted((ports for ports in with_room if ports.free), key=lambda ports: -len(ports.free))
     homeless = [slot for slot in slots if slot.node is None]
     if homeless and not left:
         raise FailedAssignTopologyError(
@@ -171,16 +174,16 @@ def _place_on_hosts(slots: Iterable[JStormSlot], supervisors: Iterable[Ports]) -
     """
     by_host: dict[str, list[Ports]] = {}
     by_id: dict[str, Ports] = {}
-    for each in supervisors:
-        by_host.setdefault(each.host, []).append(each)
-        by_id[each.id] = each
+    for ports in supervisors:
+        by_host.setdefault(ports.host, []).append(ports)
+        by_id[ports.id] = ports
     for slot in slots:
         wanted = by_host.get(slot.host, []) if slot.host is not None else []
         if slot.host is None and slot.node in by_id:
             wanted = [by_id[slot.node]]
         # of two supervisors on its host its own, whose port may be equal
-        with_room = [each for each in wanted if each.free]
-        home = min(with_room, key=lambda each: each.id != slot.node, default=None)
+        with_room = [ports for ports in wanted if ports.free]
+        home = min(with_room, key=lambda ports: ports.id != slot.node, default=None)
         if home is None:
             # Its node is gone or full: with the node kept, it would stay on a dead supervisor
             # (defect 2).
@@ -207,7 +210,7 @@ def _place_by_load(slots: Sequence[JStormSlot], supervisors: list[Ports]) -> Non
     does.
     """
     waiting = iter(slots)
-    average = (sum(each.num_used for each in supervisors) + len(slots)) // len(supervisors) + 1
+    average = (sum(ports.num_used for ports in supervisors) + len(slots)) // len(supervisors) + 1
     overloaded: list[Ports] = []
     at = 0
     slot = _next_homeless(waiting)
@@ -223,7 +226,7 @@ def _place_by_load(slots: Sequence[JStormSlot], supervisors: list[Ports]) -> Non
             del supervisors[at]
         at = at + 1
         slot = _next_homeless(waiting)
-    overloaded.sort(key=lambda each: -len(each.free))
+    overloaded.sort(key=lambda ports: -len(ports.free))
     _place_in_turn(slot, waiting, overloaded)
 
 

@@ -1,4 +1,8 @@
-"""Pool of one user: whole nodes for each topology, up to the user's limit."""
+"""Storm's IsolatedPool, the pool of one user: whole nodes for each topology, up to the user's limit.
+
+No topology shares a node there, so that no neighbour takes its CPU; the limit keeps one user from
+taking the cluster.
+"""
 
 import heapq
 from collections.abc import Mapping, Sequence

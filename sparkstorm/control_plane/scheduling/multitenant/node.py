@@ -1,4 +1,4 @@
-"""A node as the pools see it: free ports, and used ports by topology."""
+"""Storm's multitenant Node, a node as the pools see it: free ports, and used ports by topology."""
 
 from collections.abc import Iterable
 
@@ -70,11 +70,8 @@ class Node:
         chosen = sorted(executors)
         if chosen:
             port = min(self._free)
-            if cluster.reasons is not None:
-                cluster.reasons.placed(
-                    topology_id, chosen, WorkerSlot(self.id, port), f"{words}, lowest port"
-                )
-            cluster.assign(WorkerSlot(self.id, port), topology_id, chosen)
+            slot = WorkerSlot(self.id, port)
+            cluster.assign(slot, topology_id, chosen, f"{words}, lowest port")
             self.occupy(topology_id, port)
 
 

@@ -1,5 +1,5 @@
 """Distribution of a topology's missing executors over its new workers; `topology.spread.components`
-go to different nodes.
+go to different nodes (Storm's NodePool.RoundRobinSlotScheduler).
 """
 
 from sparkstorm.common.model.assignment import ExecutorId

@@ -1,4 +1,8 @@
-"""Pools that lend nodes to others: the free pool, and the default pool of all other users."""
+"""Pools that lend nodes to others: Storm's FreePool, and its DefaultPool of all other users.
+
+A pool that is short takes free nodes first and, for a user with a limit of its own, nodes of the
+default pool next: guaranteed machines come before machines that nobody was promised.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -11,7 +15,7 @@ from sparkstorm.control_plane.scheduling.view import ClusterView
 
 
 class LendingPool(Protocol):
-    """Pool that gives nodes to a pool of higher rank."""
+    """Pool that gives nodes to a pool of higher rank (Storm's NodePool)."""
 
     def num_slots(self) -> int:
         """Slots that could be taken."""

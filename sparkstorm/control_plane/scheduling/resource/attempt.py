@@ -1,5 +1,5 @@
 """One attempt to place a topology: tentative workers, checked against the ledger and undone on
-failure.
+failure (Storm's SchedulingSearcherState, and the checks of BaseResourceAwareStrategy).
 """
 
 import math
@@ -68,7 +68,7 @@ class Attempt:
             if executor not in placement.slot_by_executor
         ]
         self.free_ackers = [
-            each for each in missing if topology.component_by_executor[each] == ACKER
+            executor for executor in missing if topology.component_by_executor[executor] == ACKER
         ]
         self.missing = set(missing)
         self._ports: dict[str, list[int]] = {}
@@ -111,7 +111,7 @@ class Attempt:
         if not here or not (self._one_executor or self._one_component):
             return True
         component_of = self.topology.component_by_executor
-        return not self._one_executor and {component_of[each] for each in here} == {
+        return not self._one_executor and {component_of[other] for other in here} == {
             component_of[executor]
         }
 
@@ -157,7 +157,7 @@ class Attempt:
         component = self.topology.component_by_executor[executor]
         barred = constraints.incompatible[component]
         here = self.executors_by_slot.get(slot, ())
-        if barred and any(self.topology.component_by_executor[each] in barred for each in here):
+        if barred and any(self.topology.component_by_executor[other] in barred for other in here):
             return False
         limit = constraints.max_on_node.get(component)
         return limit is None or self._count_by_node.get(slot.node, {}).get(component, 0) < limit
@@ -258,8 +258,8 @@ class Attempt:
         if self.topology.component_by_executor[executor] == ACKER:
             return 0
         room = self._max_heap - self._requests.of(executor).on_heap
-        each = self._requests.of(self.free_ackers[0]).on_heap
-        by_heap = math.floor(room / each) if each > 0 else len(self.free_ackers)
+        acker_heap = self._requests.of(self.free_ackers[0]).on_heap
+        by_heap = math.floor(room / acker_heap) if acker_heap > 0 else len(self.free_ackers)
         return min(by_heap, len(self.free_ackers), self._ackers_per_worker)
 
     def unbind_ackers(self, slot: WorkerSlot) -> None:

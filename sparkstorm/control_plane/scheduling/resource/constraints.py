@@ -1,5 +1,6 @@
 """`topology.ras.constraints`: components that may not share a worker, and limits of executors per
-node.
+node (Storm's ConstraintSolverConfig): for components that would compete for one disk, device or
+licence.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ class Constraints:
         if isinstance(wanted, Mapping):
             for component, rules in wanted.items():
                 self._add_rules(component, rules)
-        elif isinstance(wanted, Sequence) and all(_is_pair(each) for each in wanted):
+        elif isinstance(wanted, Sequence) and all(_is_pair(pair) for pair in wanted):
             for first, second in wanted:
                 self._add_pair(first, second)
         elif wanted is not None:
@@ -54,7 +55,7 @@ class Constraints:
         others = rules.get("incompatibleComponents") or ()
         others = [others] if isinstance(others, str) else others
         if not isinstance(others, (list, tuple)) or not all(
-            isinstance(each, str) for each in others
+            isinstance(name, str) for name in others
         ):
             raise InvalidTopologyError(
                 f"{CONSTRAINTS_KEY}: {component}: expected incompatible components, got {others!r:.100}"
@@ -70,5 +71,5 @@ def _is_pair(value: object) -> bool:
     return (
         isinstance(value, (list, tuple))
         and len(value) == 2
-        and all(isinstance(each, str) for each in value)
+        and all(isinstance(name, str) for name in value)
     )

@@ -1,4 +1,9 @@
-"""Order in which a topology's executors are placed: neighbours in the graph close to each other."""
+"""Order in which a topology's executors are placed (Storm's IExecSorter classes).
+
+A search fills one node after the other, so what comes together in the order shares a worker or a
+node: neighbours in the graph, whose tuples then need no network, or first what constraints leave
+fewest places for.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -56,7 +61,7 @@ def by_connection_count(topology: TopologyView, unassigned: set[ExecutorId]) -> 
     graph = Graph(topology)
     queues = _queues(topology, unassigned)
     links = {
-        name: graph.size[name] * sum(graph.size[each] for each in graph.neighbours(name))
+        name: graph.size[name] * sum(graph.size[neighbour] for neighbour in graph.neighbours(name))
         for name in graph.size
     }
     ordered: list[ExecutorId] = []

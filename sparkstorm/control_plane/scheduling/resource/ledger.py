@@ -1,4 +1,4 @@
-"""Free resources of each node while topologies are tried, evicted and restored."""
+"""Free resources of each node while topologies are tried, evicted and restored (Storm's RasNodes)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,7 +27,7 @@ class ResourceLedger:
     def __init__(self, cluster: ClusterView) -> None:
         self.cluster = cluster
         self.shape = ResourceShape(cluster.supervisors.values(), cluster.topologies.values())
-        parts = (part for each in cluster.topologies.values() for part in each.components)
+        parts = (part for topology in cluster.topologies.values() for part in topology.components)
         self.shares_memory = any(RequestSettings.of_partial(part.conf).shared for part in parts)
         self.min_cpu = float(ResourceAwareSettings.of_partial(cluster.conf).min_cpu)
         self._requests: dict[str, Requests] = {}
@@ -35,7 +35,9 @@ class ResourceLedger:
             {*cluster.supervisors, *(slot.node for slot in cluster.used_slots())}
         )
         self.index_by_node = {node: index for index, node in enumerate(self.node_ids)}
-        self._offers = {node: self.shape.offer(each) for node, each in cluster.supervisors.items()}
+        self._offers = {
+            node: self.shape.offer(supervisor) for node, supervisor in cluster.supervisors.items()
+        }
         self.alive = {node for node in cluster.supervisors if not cluster.is_blacklisted(node)}
         self._taken: dict[str, dict[int, Vector]] = {node: {} for node in self.node_ids}
         self._owner_by_slot: dict[WorkerSlot, str] = dict(cluster.used_slots())
@@ -59,10 +61,10 @@ class ResourceLedger:
 
     def requests(self, topology: TopologyView) -> Requests:
         """Return the requests of a topology, computed once."""
-        known = self._requests.get(topology.id)
-        if known is None:
-            known = self._requests[topology.id] = Requests(topology, self.shape)
-        return known
+        requests = self._requests.get(topology.id)
+        if requests is None:
+            requests = self._requests[topology.id] = Requests(topology, self.shape)
+        return requests
 
     def offer(self, node: str) -> Vector:
         """Return the node's total resources; zero when it is dead."""

@@ -1,4 +1,6 @@
-"""Order of topologies: those of the user furthest below the guaranteed share come first."""
+"""Order of topologies: those of the user furthest below the guaranteed share come first, so that
+others' topologies are evicted before guaranteed ones (Storm's ISchedulingPriorityStrategy classes).
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -49,7 +51,8 @@ class PriorityOrder:
         for node in ledger.cluster.supervisors:
             self._left = plus(self._left, ledger.offer(node))
         # A declared resource counts, even if its amount is zero.
-        declared = {name for each in ledger.cluster.supervisors.values() for name in each.resources}
+        offers = ledger.cluster.supervisors.values()
+        declared = {name for offer in offers for name in offer.resources}
         names = ledger.shape.generic
         self._offered_generic = [
             FIRST_GENERIC + at for at, name in enumerate(names) if name in declared
@@ -60,8 +63,8 @@ class PriorityOrder:
         claimants = self._claimants(guarantees)
         ordered: list[TopologyView] = []
         while claimants:
-            scores = {id(each): self._score(each) for each in claimants}
-            claimants.sort(key=lambda each: scores[id(each)])
+            scores = {id(claimant): self._score(claimant) for claimant in claimants}
+            claimants.sort(key=lambda claimant: scores[id(claimant)])
             first = claimants[0]
             if not first.waiting:
                 claimants.pop(0)
@@ -134,9 +137,9 @@ def priority_order(name: str) -> Callable[[ResourceLedger], PriorityOrder]:
     """Return the strategy of that name (Storm's class name, with or without package, or a short
     name).
     """
-    known = _STRATEGIES.get(_SHORT.get(name, name.rpartition(".")[2]))
-    if known is None:
+    strategy = _STRATEGIES.get(_SHORT.get(name, name.rpartition(".")[2]))
+    if strategy is None:
         raise InvalidConfigError(
             f"{STRATEGY_KEY}: expected one of {', '.join(_SHORT)}, got {name!r}"
         )
-    return known
+    return strategy

@@ -1,4 +1,6 @@
-"""Resource requests of components and offers of supervisors, as vectors of one shape."""
+"""Resource requests of components and offers of supervisors, as vectors of one shape (Storm's
+NormalizedResourceRequest and NormalizedResourceOffer).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +54,9 @@ def normalised(resources: Mapping[str, Any] | None) -> dict[str, float]:
 def named_twice(resources: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names under which a resource occurs that has several; one amount would be lost."""
     for name in resources:
-        same = tuple(each for each in resources if _WORDS.get(each, each) == _WORDS.get(name, name))
+        same = tuple(
+            other for other in resources if _WORDS.get(other, other) == _WORDS.get(name, name)
+        )
         if len(same) > 1:
             return same
     return ()
@@ -168,11 +172,13 @@ class SharedRegions:
         }
         self._component_of = topology.component_by_executor
         named = {
-            each.name: each for regions in self._regions_by_component.values() for each in regions
+            region.name: region
+            for regions in self._regions_by_component.values()
+            for region in regions
         }
         every = [named[name] for name in sorted(named)]
-        self.is_on_nodes = any(each.off_heap_node > 0.0 for each in every)
-        off_heap = _total(each.off_heap_worker + each.off_heap_node for each in every)
+        self.is_on_nodes = any(region.off_heap_node > 0.0 for region in every)
+        off_heap = _total(region.off_heap_worker + region.off_heap_node for region in every)
         self.least = off_heap + _total(each.on_heap for each in every)  # each region once
 
     def __bool__(self) -> bool:

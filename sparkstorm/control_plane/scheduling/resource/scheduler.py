@@ -209,12 +209,8 @@ class _Placing:
 
     def _commit(self, attempt: Attempt) -> None:
         for topology in self._evicted:
-            if self._cluster.reasons is not None:
-                slots = list(self._cluster.placement(topology.id).executors_by_slot)
-                self._cluster.reasons.freed(
-                    topology.id, slots, f"evicted for {self._topology.id}, which goes first"
-                )
-            self._cluster.unassign(topology.id)
+            words = f"evicted for {self._topology.id}, which goes first"
+            self._cluster.unassign(topology.id, words)
             self._cluster.evicted.append(topology.id)
         self._evicted = []
         for slot, executors in sorted(attempt.executors_by_slot.items()):

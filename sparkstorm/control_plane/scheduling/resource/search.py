@@ -1,4 +1,6 @@
-"""Depth-first search for slots: executor after executor, with backtracking."""
+"""Depth-first search for slots, executor after executor, with backtracking (Storm's
+BaseResourceAwareStrategy): an early choice may leave a later executor without a place.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -47,7 +49,9 @@ class SearchOptions:
 
 
 class Search:
-    """Storm's scheduleExecutorsOnNodes: limits count states, never time."""
+    """Storm's scheduleExecutorsOnNodes; the limit counts states, never time, so that a busy machine
+    answers as an idle one.
+    """
 
     def __init__(
         self, attempt: Attempt, nodes: NodeMap, options: SearchOptions, max_states: int

@@ -1,4 +1,6 @@
-"""Strategies of `topology.scheduler.strategy`: order of nodes and executors, preliminary checks."""
+"""Strategies of `topology.scheduler.strategy` (Storm's IStrategy classes): order of nodes and
+executors, and the checks that spare a search without hope.
+"""
 
 from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.common.model.assignment import ExecutorId
