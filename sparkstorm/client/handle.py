@@ -315,7 +315,7 @@ class TopologyHandle:
         as heartbeats show them.
         """
         slots = self.slots()
-        beats = [beat for beat in self.beats() if WorkerSlot(beat.node, beat.port) in slots]
+        beats = [beat for beat in self.beats() if beat.slot in slots]
         return worker_problems(self.topology_id, beats, self._cluster.dead_workers.among(beats))
 
     def dead_slots(self, beats: Sequence[WorkerBeat]) -> frozenset[WorkerSlot]:

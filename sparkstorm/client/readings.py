@@ -30,7 +30,6 @@ from sparkstorm.common.model.assignment import (
     SupervisorInfo,
     TopologyBase,
     WorkerBeat,
-    WorkerSlot,
 )
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.outline import TopologyOutline
@@ -239,7 +238,7 @@ class StoreSource:
             return self._dead_workers.among(beats)
         found = set()
         for beat in beats:
-            worker = (beat.topology_id, WorkerSlot(beat.node, beat.port))
+            worker = (beat.topology_id, beat.slot)
             last_ms, since_ms = self._changed.get(worker, (-1, now_ms))
             if last_ms != beat.time_ms:
                 since_ms = now_ms

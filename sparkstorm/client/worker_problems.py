@@ -4,13 +4,13 @@ make no progress.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sparkstorm.common.clock import Clock, SystemClock
 from sparkstorm.common.model.assignment import FAILED, Assignment, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.names import numberless, time_of_day
 from sparkstorm.common.model.requests import topology_name
 from sparkstorm.control_plane.insight.reading import JUDGED_MS
 
@@ -23,7 +23,6 @@ sent.
 FEWEST_BEATS = 4
 _LEAST_MS = 4_000
 _STUCK_MS = 4_000
-_DIGITS = re.compile(r"[\d.,]+")
 
 
 class DeadWorkers:
@@ -53,7 +52,7 @@ class DeadWorkers:
         """Return the dead ones, as (topology id, slot), of heartbeats that were just read."""
         limit_ms = self._clock.now_ms() - max(_LEAST_MS, FEWEST_BEATS * self._beat_ms)
         old = {
-            (each.topology_id, _slot(each)): each.time_ms
+            (each.topology_id, each.slot): each.time_ms
             for each in beats
             if each.time_ms <= limit_ms
         }
@@ -106,21 +105,21 @@ def worker_problems(
     """
     found: dict[str, str] = {}
     for beat in sorted(beats, key=lambda each: (each.node, each.port)):
-        if (topology_id, slot := _slot(beat)) in dead:
+        if (topology_id, slot := beat.slot) in dead:
             found[str(slot)] = (
-                f"worker {slot} is dead: its slot has sent no heartbeat since {_clock(beat.time_ms)} (it was {beat.state} then)"
+                f"worker {slot} is dead: its slot has sent no heartbeat since {time_of_day(beat.time_ms)} "
+                f"(it was {beat.state} then)"
             )
             continue
         for sentence in _of_worker(topology_id, beat, window_ms):
             found.setdefault(sentence, sentence)
-        blocked = beat.stats.get("blocked")
-        for cause in blocked if isinstance(blocked, list) else ():
-            found.setdefault(_DIGITS.sub("", str(cause)), f"work stands still: {cause}")
+        for cause in beat.causes("blocked"):
+            found.setdefault(numberless(cause), f"work stands still: {cause}")
     return list(found.values())
 
 
 def _of_worker(topology_id: str, beat: WorkerBeat, window_ms: int) -> Iterator[str]:
-    slot = _slot(beat)
+    slot = beat.slot
     stats = beat.stats
     deaths, last_ms, stuck_ms = (
         _number(stats.get(name)) for name in ("recent_deaths", "last_death_ms", "silent_ms")
@@ -130,20 +129,12 @@ def _of_worker(topology_id: str, beat: WorkerBeat, window_ms: int) -> Iterator[s
         yield f"worker {slot} of {topology_id} cannot start: {message or 'no last words'}"
     elif deaths and beat.time_ms - last_ms < window_ms:
         again = f", {deaths} times in the last ten minutes" if deaths > 1 else ""
-        yield f"worker {slot} died at {_clock(last_ms)}{again}: {stats.get('last_end')}"
+        yield f"worker {slot} died at {time_of_day(last_ms)}{again}: {stats.get('last_end')}"
     elif message:
         yield f"worker {slot}: {message}"
     if stuck_ms >= _STUCK_MS:
-        yield f"worker {slot} has been inside one call since {_clock(beat.time_ms - stuck_ms)}"
-
-
-def _slot(beat: WorkerBeat) -> WorkerSlot:
-    return WorkerSlot(beat.node, beat.port)
+        yield f"worker {slot} has been inside one call since {time_of_day(beat.time_ms - stuck_ms)}"
 
 
 def _number(value: object) -> int:
     return value if type(value) is int else 0
-
-
-def _clock(time_ms: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(time_ms / 1000))

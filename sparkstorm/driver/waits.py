@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -12,7 +11,7 @@ from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.common.errors import StoreFullError, StoreUnavailableError
 from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
 from sparkstorm.common.model.failure import Failure
-from sparkstorm.common.model.names import counted, shown
+from sparkstorm.common.model.names import counted, numberless, shown
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.driver.console import held_lines
 
@@ -89,7 +88,7 @@ class Waits:
 
     def _tell(self, causes: Sequence[str], now: float) -> None:
         for cause in causes:
-            kind = re.sub(r"[\d.,]+", "", cause)
+            kind = numberless(cause)
             if now - self._said_at.get(kind, -REPEAT_S) >= REPEAT_S:
                 self._said_at[kind] = now
                 self._say(f"waiting: {cause}")
@@ -126,7 +125,7 @@ class Waits:
     def _missing(
         self, wanted: frozenset[WorkerSlot], beats: Sequence[WorkerBeat], now: float
     ) -> Iterator[str]:
-        beat_by_slot = {WorkerSlot(beat.node, beat.port): beat for beat in beats}
+        beat_by_slot = {beat.slot: beat for beat in beats}
         for slot in sorted(wanted, key=str):
             beat = beat_by_slot.get(slot)
             if beat is None:
@@ -138,7 +137,7 @@ class Waits:
 
     def _note_beats(self, beats: Sequence[WorkerBeat], now: float) -> None:
         for beat in beats:
-            slot = WorkerSlot(beat.node, beat.port)
+            slot = beat.slot
             if self._beat_at.get(slot, (0, 0.0))[0] != beat.time_ms:
                 self._beat_at[slot] = (beat.time_ms, now)
 
@@ -174,9 +173,8 @@ def _told(beats: Sequence[WorkerBeat], name: str) -> list[str]:
     """
     cause_by_kind: dict[str, str] = {}
     for beat in beats:
-        causes = beat.stats.get(name)
-        for cause in causes if isinstance(causes, list) else []:
-            cause_by_kind.setdefault(re.sub(r"[\d.,]+", "", str(cause)), str(cause))
+        for cause in beat.causes(name):
+            cause_by_kind.setdefault(numberless(cause), cause)
     return list(cause_by_kind.values())
 
 
@@ -185,7 +183,7 @@ def _silent(beats: Sequence[WorkerBeat]) -> Iterator[str]:
         silent_ms = beat.stats.get("silent_ms")
         if isinstance(silent_ms, int) and silent_ms >= _SILENT_MS:
             yield (
-                f"worker {beat.node}:{beat.port} has been inside one call for {silent_ms // 1000} s; it is replaced as hung "
+                f"worker {beat.slot} has been inside one call for {silent_ms // 1000} s; it is replaced as hung "
                 "after supervisor.worker.timeout.secs"
             )
 

@@ -228,7 +228,7 @@ class Deaths:
             self._done = done
             self._deaths_before = {}
         for beat in beats:
-            slot = WorkerSlot(beat.node, beat.port)
+            slot = beat.slot
             former = self._beat_by_slot.get(slot)
             if beat.state == FAILED:
                 raise WorkerFailedError(

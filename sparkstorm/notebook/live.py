@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,7 +66,7 @@ class Look:
 
     def beat_by_slot(self) -> dict[WorkerSlot, WorkerBeat]:
         """The last heartbeat of every worker."""
-        return {WorkerSlot(beat.node, beat.port): beat for beat in self.reading.beats}
+        return {beat.slot: beat for beat in self.reading.beats}
 
     def picture(self, before: Look | None = None, title: str = "") -> Svg:
         """Draw slots as a map; with an earlier look, mark moved executors and lost supervisors."""
@@ -98,15 +99,13 @@ class Look:
 
     def supervisors(self) -> Table:
         """Table of supervisors."""
-        used: dict[str, int] = {}
-        for slot in self._workers():
-            used[slot.node] = used.get(slot.node, 0) + 1
+        used = Counter(slot.node for slot in self._workers())
         rows = [
             {
                 "supervisor": node,
                 "host": info.host,
                 "slots": len(info.ports),
-                "used": used.get(node, 0),
+                "used": used[node],
                 "up_secs": info.uptime_ms / 1000,
                 "seen_secs_ago": max(0, self.now_ms - info.time_ms) / 1000,
             }

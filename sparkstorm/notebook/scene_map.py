@@ -5,11 +5,12 @@ A scene's cells have the colours of their topologies. A difference's cells show 
 worker's executors.
 """
 
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.common.model.names import counted
 from sparkstorm.control_plane.scheduling.records import Conf
 from sparkstorm.extensions.laboratory import Scene
@@ -71,11 +72,10 @@ def difference_map(before: Scene, after: Scene, title: str = "") -> Svg:
     """
     then = _places(before)
     now = _places(after)
-    counts: dict[WorkerSlot, dict[str, int]] = {}
+    counts: dict[WorkerSlot, Counter[str]] = {}
     for each in then.keys() | now.keys():
         for slot, kind in _changes(then.get(each), now.get(each)):
-            shares = counts.setdefault(slot, {})
-            shares[kind] = shares.get(kind, 0) + 1
+            counts.setdefault(slot, Counter())[kind] += 1
     cells = {slot: _changed(slot, shares) for slot, shares in counts.items()}
     return _drawn(
         after,
@@ -117,10 +117,8 @@ def _held(scene: Scene) -> dict[WorkerSlot, tuple[str, int]]:
 
 def _workers(scene: Scene) -> Iterable[tuple[str, WorkerSlot, list[ExecutorId]]]:
     for topology_id, placed in sorted(scene.assignments.items()):
-        by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
-        for executor, slot in sorted(placed.items()):
-            by_slot.setdefault(slot, []).append(executor)
-        yield from ((topology_id, slot, executors) for slot, executors in by_slot.items())
+        for slot, executors in grouped_by_slot(sorted(placed.items())).items():
+            yield topology_id, slot, executors
 
 
 def _places(scene: Scene) -> dict[tuple[str, ExecutorId], WorkerSlot]:

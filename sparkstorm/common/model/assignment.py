@@ -5,7 +5,7 @@ Everything here is stored in the state store (ZooKeeper) by control_plane/cluste
 common/model/records.py. Times are integers of milliseconds since the epoch on the writer's clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Self
@@ -109,16 +109,23 @@ class Assignment:
 
     def executors_by_slot(self) -> dict[WorkerSlot, list[ExecutorId]]:
         """Return the executors by slot; slots and executors in sorted order."""
-        by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
-        for executor, slot in sorted(
-            self.slot_by_executor.items(), key=lambda pair: (pair[1], pair[0])
-        ):
-            by_slot.setdefault(slot, []).append(executor)
-        return by_slot
+        return grouped_by_slot(
+            sorted(self.slot_by_executor.items(), key=lambda pair: (pair[1], pair[0]))
+        )
 
     def executors_at(self, slot: WorkerSlot) -> list[ExecutorId]:
         """Return the executors of one slot, sorted."""
         return sorted(executor for executor, at in self.slot_by_executor.items() if at == slot)
+
+
+def grouped_by_slot(
+    places: Iterable[tuple[ExecutorId, WorkerSlot]],
+) -> dict[WorkerSlot, list[ExecutorId]]:
+    """Return the executors of each slot, both in the order of their places."""
+    executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
+    for executor, slot in places:
+        executors_by_slot.setdefault(slot, []).append(executor)
+    return executors_by_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +220,16 @@ class WorkerBeat:
     stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)
     stats: Mapping[str, JsonValue] = field(default_factory=dict)  # of the worker as a whole
     message: str = ""  # why it is FAILED: its last message and the end of its log
+
+    @property
+    def slot(self) -> WorkerSlot:
+        """Slot of the worker."""
+        return WorkerSlot(self.node, self.port)
+
+    def causes(self, name: str) -> list[str]:
+        """Return the sentences of one of the statistics, "blocked" or "held_back"."""
+        causes = self.stats.get(name)
+        return [str(cause) for cause in causes] if isinstance(causes, list) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 """Conversion of names of topologies, components and hosts to names of nodes and files, and of any
-text to a readable line.
+text, count or time to a readable line.
 """
 
 from __future__ import annotations
@@ -7,12 +7,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
+import time
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
 MAX_FILE_NAME_BYTES = 180  # file systems take 255; a slot and an ending are added
 _SAFE = "()#:$<>@"
 _HASH_CHARS = 32
+_NUMBERS = re.compile(r"[\d.,]+")
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -22,6 +24,18 @@ def counted(count: int, one: str, many: str = "") -> str:
     not make.
     """
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def numberless(sentence: str) -> str:
+    """Return a sentence without its numbers: sentences that differ in numbers only tell of the same
+    thing at several times or places, and are shown once.
+    """
+    return _NUMBERS.sub("", sentence)
+
+
+def time_of_day(time_ms: int) -> str:
+    """Return a moment's local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(time_ms / 1000))
 
 
 def filled(text: str) -> str:

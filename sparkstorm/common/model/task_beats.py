@@ -129,7 +129,7 @@ def _task_beat(
     latencies: dict[str, Any] = {name: _numbers(stats.get(name)) for name in _LATENCIES}
     error = stats.get("last_error")
     text = error[:_ERROR_CHARS] if isinstance(error, str) else ""
-    slot = WorkerSlot(beat.node, beat.port)
+    slot = beat.slot
     return TaskBeat(
         component,
         executor,

@@ -297,7 +297,7 @@ class StormState(NimbusState):
             data = encode_record(
                 replace(beat, stats_by_executor=dict.fromkeys(beat.stats_by_executor))
             )
-        self.store.put(paths.workerbeat(beat.topology_id, WorkerSlot(beat.node, beat.port)), data)
+        self.store.put(paths.workerbeat(beat.topology_id, beat.slot), data)
 
     def remove_worker_beat(self, topology_id: str, slot: WorkerSlot) -> None:
         """Drop the beat of a worker that was stopped."""

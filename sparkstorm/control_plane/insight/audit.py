@@ -7,6 +7,7 @@ like a loss.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,11 +38,10 @@ def audit(
     """Return every edge, by name; `merged` is the progress of all owners, `backlog_by_task` the
     bytes in the tasks' streams. Where they are not of one moment, no edge is at fault.
     """
-    backlog = dict[str, int]()
+    backlog = Counter[str]()
     for task, size in backlog_by_task.items():
         if task in merged.counts_by_task:
-            component = merged.counts_by_task[task].component
-            backlog[component] = backlog.get(component, 0) + size
+            backlog[merged.counts_by_task[task].component] += size
     found = []
     for (sender, stream, receiver), flow in sorted(merged.edges.items()):
         missing = flow.sent - flow.consumed

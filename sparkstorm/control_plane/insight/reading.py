@@ -69,9 +69,7 @@ class TopologyReading:
         )
 
     def _life(self, look: StoreLook) -> Life:
-        running = {
-            str(WorkerSlot(each.node, each.port)) for each in self.beats if each.state == RUNNING
-        }
+        running = {str(each.slot) for each in self.beats if each.state == RUNNING}
         slots = set(self.assignment.slot_by_executor.values()) if self.assignment else set()
         # A worker that has committed has run; its death is its own problem.
         starting = {str(slot) for slot in slots} - running - look.progress.keys()

@@ -326,7 +326,7 @@ def _edges(parts: _Parts, health: Health) -> dict[str, EdgeView]:
 
 
 def _workers(parts: _Parts) -> dict[str, WorkerView]:
-    beats = {WorkerSlot(each.node, each.port): each for each in parts.reading.beats}
+    beats = {each.slot: each for each in parts.reading.beats}
     placed = parts.reading.assignment.executors_by_slot() if parts.reading.assignment else {}
     return {
         str(slot): _worker(parts, slot, executors, beats.get(slot))

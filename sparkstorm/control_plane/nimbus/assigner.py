@@ -21,7 +21,7 @@ from sparkstorm.common.errors import (
     StoreInconsistentError,
     TamperedBlobError,
 )
-from sparkstorm.common.model.assignment import Assignment, TaskTable, TopologyBase, WorkerSlot
+from sparkstorm.common.model.assignment import Assignment, TaskTable, TopologyBase
 from sparkstorm.common.model.normalise import loggable_conf
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark, RebalancePlan
@@ -218,11 +218,9 @@ class Assigner:
 
 def _places(assignment: Assignment) -> str:
     """Return the executors of each slot as text."""
-    by_slot: dict[WorkerSlot, list[str]] = {}
-    for executor, slot in sorted(assignment.slot_by_executor.items()):
-        by_slot.setdefault(slot, []).append(str(executor))
     return "; ".join(
-        f"{slot}: {', '.join(executors)}" for slot, executors in sorted(by_slot.items())
+        f"{slot}: {', '.join(map(str, executors))}"
+        for slot, executors in assignment.executors_by_slot().items()
     )
 
 

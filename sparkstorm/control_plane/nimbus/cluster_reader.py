@@ -158,7 +158,7 @@ class ClusterReader:
         return [
             beat
             for name, beat in beats.items()
-            if (beat.topology_id, WorkerSlot(beat.node, beat.port)) == (topology_id, slots[name])
+            if (beat.topology_id, beat.slot) == (topology_id, slots[name])
         ]
 
     def complete(self, base: TopologyBase) -> KnownTopology:

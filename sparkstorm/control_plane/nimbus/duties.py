@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.common.errors import FailedAssignTopologyError
-from sparkstorm.common.model.assignment import TopologyBase, WorkerSlot
+from sparkstorm.common.model.assignment import TopologyBase
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.worker_spec import unknown_store
@@ -310,7 +310,7 @@ class NimbusDuties:
         """
         gone = reading.gone_nodes()
         for beat in reading.beats if gone else ():
-            slot = WorkerSlot(beat.node, beat.port)
+            slot = beat.slot
             assignment = reading.snapshot.assignments.get(beat.topology_id)
             if beat.node in gone and assignment is not None and not assignment.executors_at(slot):
                 self._state.remove_worker_beat(beat.topology_id, slot)

@@ -70,7 +70,7 @@ class ErrorReports:
         self, snapshot: Snapshot, beats: Iterable[WorkerBeat], now_ms: int
     ) -> dict[str, str]:
         """An error per worker that cannot start; what is so now, by topology."""
-        by_worker = {(each.topology_id, WorkerSlot(each.node, each.port)): each for each in beats}
+        by_worker = {(each.topology_id, each.slot): each for each in beats}
         # A worker that cannot start is tried again every few seconds. Reported each time, it would
         # push all other errors out of the ten that a component keeps.
         self._told = {

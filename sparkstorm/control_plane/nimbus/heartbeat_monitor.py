@@ -8,11 +8,11 @@ has looked for as long as the time-outs last.
 """
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from sparkstorm.common.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.names import time_of_day
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.settings import NimbusSettings, WorkerTimers
 from sparkstorm.control_plane.nimbus.cluster_reader import Reading
@@ -220,7 +220,8 @@ class StoreWatch:
             # Moving is of no use when all hosts are cut off: it is Redis that is away.
             if reach.is_general:
                 first = min(reach.cut.values(), key=lambda each: each.since_ms)
-                text = f"no host reaches {_name_of(store)} since {_clock(first)}: {first.problem}; all workers stay in place"
+                since = time_of_day(first.since_ms)
+                text = f"no host reaches {_name_of(store)} since {since}: {first.problem}; all workers stay in place"
                 found[f"redis {store}".rstrip()] = text
                 continue
             for host, each in sorted(reach.cut.items()):
@@ -234,7 +235,7 @@ class StoreWatch:
             then = "its workers stay there (nimbus.reassign is false)"
         elif is_given_up:
             then = "its workers are moved to other hosts, and it gets none until it does"
-        return f"{host} does not reach {_name_of(store)} since {_clock(cut)}: {cut.problem}; {then}"
+        return f"{host} does not reach {_name_of(store)} since {time_of_day(cut.since_ms)}: {cut.problem}; {then}"
 
 
 class DriverWatch:
@@ -262,7 +263,7 @@ class DriverWatch:
         for info in cut:
             sentence = (
                 f"{info.host} does not reach the driver at {info.driver} since "
-                f"{_time_of_day(self._since[info.supervisor_id])}: {info.driver_problem}; workers there "
+                f"{time_of_day(self._since[info.supervisor_id])}: {info.driver_problem}; workers there "
                 "go on, and Spark gives up their slots after spark.network.timeout"
             )
             self.problems = joined(self.problems, {f"host {info.host}": sentence})
@@ -288,11 +289,3 @@ def _ways_to(store: str, infos: Iterable[SupervisorInfo]) -> Iterable[Supervisor
 
 def _name_of(store: str) -> str:
     return f"Redis {store}" if store else "Redis"
-
-
-def _clock(cut: Cut) -> str:
-    return _time_of_day(cut.since_ms)
-
-
-def _time_of_day(time_ms: int) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(time_ms / 1000))

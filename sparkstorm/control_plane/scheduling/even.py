@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.common.model.names import machine_of_node
 from sparkstorm.control_plane.scheduling.records import (
     Conf,
@@ -32,9 +32,7 @@ def schedule_evenly(cluster: ClusterView, scope: Topologies | None = None) -> No
 
 
 def _place_missing(topology: TopologyView, cluster: ClusterView) -> None:
-    by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
-    for executor, slot in reassignment(topology, cluster):
-        by_slot.setdefault(slot, []).append(executor)
+    by_slot = grouped_by_slot(reassignment(topology, cluster))
     if by_slot:
         if cluster.reasons is not None:
             _explain(by_slot, topology.id, cluster)

@@ -77,7 +77,7 @@ def observe(
     """
     by_worker = {}
     for beat in beats:
-        worker = (beat.topology_id, WorkerSlot(beat.node, beat.port))
+        worker = (beat.topology_id, beat.slot)
         sighting = before.by_worker.get(worker)
         if beat.state == RUNNING and (sighting is None or sighting.beat_ms != beat.time_ms):
             by_worker[worker] = Sighting(beat.time_ms, now_ms, beat.assignment_version)

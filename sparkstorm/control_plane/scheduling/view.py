@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias
 
 from sparkstorm.common.errors import FailedAssignTopologyError
-from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.control_plane.scheduling.free_slots import FreeSlots
 from sparkstorm.control_plane.scheduling.placement import Placement
 from sparkstorm.control_plane.scheduling.previous import PreviousPlacement
@@ -253,10 +253,7 @@ class ClusterView:
     ) -> None:
         """Replace the placement of one topology as a whole (S4.4's setAssignmentById)."""
         self.unassign(topology_id)
-        by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
-        for executor, slot in slot_by_executor.items():
-            by_slot.setdefault(slot, []).append(executor)
-        for slot, executors in by_slot.items():
+        for slot, executors in grouped_by_slot(slot_by_executor.items()).items():
             self.assign(slot, topology_id, executors)
 
     def _note_hunger(self, topology_id: str) -> None:

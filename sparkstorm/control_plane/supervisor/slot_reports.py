@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from sparkstorm.common.model.failure import MAX_TRACEBACK, Failure, FailureKind
+from sparkstorm.common.model.names import numberless
 from sparkstorm.common.model.status import JsonValue
 from sparkstorm.common.model.worker_messages import ExitCode, Trying
 from sparkstorm.common.model.worker_spec import WorkerSpec
@@ -25,7 +26,6 @@ _MOST_DEATHS = 1_000
 _LASTING_MS = 1_500
 # a cause that comes and goes is one record a minute; ten records are kept per component
 _REPEAT_MS = 60_000
-_DIGITS = re.compile(r"[\d.,]+")
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+) in ')
 CRASHES = frozenset((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
 """Signals after which a worker's log ends with the report of faulthandler."""
@@ -93,7 +93,7 @@ class Complaints:
 
     def is_new(self, sentence: str, now_ms: int) -> bool:
         """Return whether to report it now; it then counts as reported."""
-        kind = _DIGITS.sub("", sentence)
+        kind = numberless(sentence)
         self._said_ms = {
             each: at_ms for each, at_ms in self._said_ms.items() if now_ms - at_ms < _REPEAT_MS
         }
@@ -103,7 +103,7 @@ class Complaints:
         """Return the causes of this heartbeat that were in those before for _LASTING_MS, each to be
         reported now.
         """
-        by_kind = {_DIGITS.sub("", cause): cause for cause in causes}
+        by_kind = {numberless(cause): cause for cause in causes}
         self._since_ms = {kind: self._since_ms.get(kind, now_ms) for kind in by_kind}
         lasting = [
             cause for kind, cause in by_kind.items() if now_ms - self._since_ms[kind] >= _LASTING_MS

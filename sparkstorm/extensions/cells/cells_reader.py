@@ -9,6 +9,7 @@ cell, for a look that a quiet second answers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -230,8 +231,7 @@ def _united(records: Sequence[Mapping[str, bytes]]) -> dict[str, bytes]:
 
 
 def _added(backlogs: Sequence[Mapping[int, int]]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    size_by_task = Counter[int]()
     for backlog in backlogs:
-        for task, size in backlog.items():
-            found[task] = found.get(task, 0) + size
-    return found
+        size_by_task.update(backlog)
+    return size_by_task

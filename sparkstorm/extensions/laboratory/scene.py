@@ -4,6 +4,7 @@ as plain data.
 
 import json
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -257,10 +258,9 @@ class Scene:
     def nodes(self) -> list[Row]:
         """Return a row per supervisor: slots, workers, executors, resources taken and offered."""
         ledger = ResourceLedger(self.view())
-        executors: dict[str, int] = {}
-        for rows in self.assignments.values():
-            for slot in rows.values():
-                executors[slot.node] = executors.get(slot.node, 0) + 1
+        executors = Counter(
+            slot.node for rows in self.assignments.values() for slot in rows.values()
+        )
         workers = self._workers_by_node()
         names = ("memory_mb", "cpu", *ledger.shape.generic)
         found = []
@@ -305,10 +305,8 @@ class Scene:
         return found
 
     def _workers_by_node(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for slot in {slot for rows in self.assignments.values() for slot in rows.values()}:
-            counts[slot.node] = counts.get(slot.node, 0) + 1
-        return counts
+        slots = {slot for rows in self.assignments.values() for slot in rows.values()}
+        return Counter(slot.node for slot in slots)
 
     def measures(self) -> Row:
         """Return the scene's measures: unplaced executors, workers, balance over nodes, share of
@@ -353,26 +351,22 @@ class _Spread:
     """Tasks per (component, slot) of one topology."""
 
     def __init__(self, topology: TopologyView, placed: Mapping[ExecutorId, WorkerSlot]) -> None:
-        self._by_slot: dict[str, dict[WorkerSlot, int]] = {}
-        self._by_node: dict[str, dict[str, int]] = {}
+        self._by_slot: defaultdict[str, Counter[WorkerSlot]] = defaultdict(Counter)
+        self._by_node: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for executor, slot in placed.items():
             component = topology.component_by_executor.get(executor, "")
-            slots = self._by_slot.setdefault(component, {})
-            nodes = self._by_node.setdefault(component, {})
-            slots[slot] = slots.get(slot, 0) + len(executor.tasks)
-            nodes[slot.node] = nodes.get(slot.node, 0) + len(executor.tasks)
+            self._by_slot[component][slot] += len(executor.tasks)
+            self._by_node[component][slot.node] += len(executor.tasks)
 
     def pairs(self, source: str, target: str) -> Row:
         """Return the pairs of placed tasks, and those on different workers and on different
         nodes.
         """
-        from_slots = self._by_slot.get(source, {})
-        to_slots = self._by_slot.get(target, {})
-        from_nodes = self._by_node.get(source, {})
-        to_nodes = self._by_node.get(target, {})
-        total = sum(from_slots.values()) * sum(to_slots.values())
-        same_worker = sum(count * to_slots.get(slot, 0) for slot, count in from_slots.items())
-        same_node = sum(count * to_nodes.get(node, 0) for node, count in from_nodes.items())
+        from_slots, to_slots = self._by_slot[source], self._by_slot[target]
+        from_nodes, to_nodes = self._by_node[source], self._by_node[target]
+        total = from_slots.total() * to_slots.total()
+        same_worker = sum(count * to_slots[slot] for slot, count in from_slots.items())
+        same_node = sum(count * to_nodes[node] for node, count in from_nodes.items())
         return {
             "pairs": total,
             "crossing_workers": total - same_worker,

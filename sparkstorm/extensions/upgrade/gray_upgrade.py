@@ -63,16 +63,11 @@ def upgradable(
     """Return the workers of an assignment with their components, the topology master's own worker
     left out (S0.28).
     """
-    found: dict[WorkerSlot, set[str]] = {}
-    for executor, slot in assignment.slot_by_executor.items():
-        found.setdefault(slot, set()).update(
-            component_by_task.get(task, "") for task in executor.tasks
-        )
-    return {
-        slot: frozenset(components)
-        for slot, components in sorted(found.items())
-        if components != {MASTER}
+    components_by_slot = {
+        slot: frozenset(component_by_task.get(task, "") for each in held for task in each.tasks)
+        for slot, held in assignment.executors_by_slot().items()
     }
+    return {slot: names for slot, names in components_by_slot.items() if names != {MASTER}}
 
 
 def has_single_master(assignment: Assignment, component_by_task: Mapping[int, str]) -> bool:

@@ -53,7 +53,7 @@ class Sightings:
         first = dict(own.first)
         deaths = dict(own.deaths)
         for beat in beats:
-            slot = WorkerSlot(beat.node, beat.port)
+            slot = beat.slot
             # not of the process before, which was asked to end
             is_of_now = beat.assignment_version >= assignment.version
             if is_of_now and is_upgraded(slot, assignment, upgrade) and beat.launch:
@@ -98,7 +98,7 @@ def judge(
     bounds = upgrade.bounds
     totals: dict[tuple[bool, str], dict[str, float]] = {}
     for beat in beats:
-        slot = WorkerSlot(beat.node, beat.port)
+        slot = beat.slot
         is_new = is_upgraded(slot, assignment, upgrade)
         if is_new and beat.state == FAILED:
             sentence = beat.message.partition("\n")[0]  # the end of its log follows

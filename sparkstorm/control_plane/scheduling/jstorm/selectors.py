@@ -6,6 +6,7 @@ all tasks; of equal workers the one with most neighbours saves most of the netwo
 """
 
 import heapq
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
@@ -39,8 +40,8 @@ class PlacedTasks:
     ) -> None:
         self._near = near
         self.slots_by_node: dict[str | None, list[JStormSlot]] = {}
-        self._on_worker: dict[JStormSlot, dict[str, int]] = {}
-        self._on_node: dict[str | None, dict[str, int]] = {}
+        self._on_worker: defaultdict[JStormSlot, Counter[str]] = defaultdict(Counter)
+        self._on_node: defaultdict[str | None, Counter[str]] = defaultdict(Counter)
         for slot in slots:
             self.slots_by_node.setdefault(slot.node, []).append(slot)
             for task in slot.tasks or ():
@@ -48,30 +49,27 @@ class PlacedTasks:
 
     def count(self, component: str, slot: JStormSlot) -> None:
         """Count one more task of a component on a worker."""
-        for counts in (
-            self._on_worker.setdefault(slot, {}),
-            self._on_node.setdefault(slot.node, {}),
-        ):
-            counts[component] = counts.get(component, 0) + 1
+        self._on_worker[slot][component] += 1
+        self._on_node[slot.node][component] += 1
 
     def on_node(self, node: str | None, component: str) -> int:
         """Return the number of tasks of a component on a supervisor."""
-        return self._on_node.get(node, {}).get(component, 0)
+        return self._on_node[node][component]
 
     def key(self, slot: JStormSlot, component: str, is_system: bool) -> Key:
         """Return the sort key: fewest of the component, fewest tasks, most neighbours (users'
         components); worker before node.
         """
-        own = self._on_worker.get(slot, {})
-        node = self._on_node.get(slot.node, {})
+        own = self._on_worker[slot]
+        node = self._on_node[slot.node]
         near = () if is_system else self._near.get(component, ())
         return (
-            own.get(component, 0),
-            node.get(component, 0),
+            own[component],
+            node[component],
             slot.num_tasks,
             sum(neighbour.num_tasks for neighbour in self.slots_by_node.get(slot.node, ())),
-            -sum(own.get(name, 0) for name in near),
-            -sum(node.get(name, 0) for name in near),
+            -sum(own[name] for name in near),
+            -sum(node[name] for name in near),
             *slot.order,
         )
 

@@ -1,6 +1,7 @@
 """Workers that are being placed, and user-defined workers (`use.userdefine.assignment`)."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,10 +80,7 @@ class Definition:
 
     def describes(self, worker: PlannedWorker, component_by_task: Mapping[int, str]) -> bool:
         """Return whether a running worker matches the definition."""
-        counts: dict[str, int] = {}
-        for task in worker.tasks:
-            name = component_by_task.get(task, "")
-            counts[name] = counts.get(name, 0) + 1
+        counts = Counter(component_by_task.get(task, "") for task in worker.tasks)
         return (
             self.cpu in (0, worker.cpu)
             and self.memory_bytes in (0, worker.memory_bytes)

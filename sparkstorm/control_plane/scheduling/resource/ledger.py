@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.common.settings import RequestSettings
 from sparkstorm.control_plane.scheduling.records import TopologyView
 from sparkstorm.control_plane.scheduling.resource.resources import (
@@ -210,8 +210,7 @@ def _grouped(
     slot_by_executor: Mapping[ExecutorId, WorkerSlot],
 ) -> tuple[dict[str, list[ExecutorId]], dict[WorkerSlot, list[ExecutorId]]]:
     by_node: dict[str, list[ExecutorId]] = {}
-    by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
-    for executor, slot in sorted(slot_by_executor.items()):
+    places = sorted(slot_by_executor.items())
+    for executor, slot in places:
         by_node.setdefault(slot.node, []).append(executor)
-        by_slot.setdefault(slot, []).append(executor)
-    return by_node, by_slot
+    return by_node, grouped_by_slot(places)
