@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,6 @@ from sparkstorm.driver.remote_run import follow as follow_topology
 from sparkstorm.driver.replay import options as of_replay
 from sparkstorm.extensions.embedded.java import find_java
 
-_MASTER_LINE = re.compile(r"\s*spark\.master(?:\s*[=:]\s*|\s+)(\S+)")
 _JOB_EXITS = f"{EXITS}, 3 done but tuples were parked, 4 done but Redis had lost data"
 
 
@@ -206,15 +204,13 @@ def _master(arguments: argparse.Namespace, defaults: Path) -> str:
     """Return the master that Spark will use: of --master, of --spark spark.master=..., of
     spark-defaults.conf, else local.
     """
+    from sparkstorm.driver.machine_checks import settings_of_file
+
     given = [arguments.master] if arguments.master else []
     given += [
         value
         for key, _, value in (each.partition("=") for each in arguments.spark)
         if key.strip() == "spark.master"
     ]
-    try:
-        lines = defaults.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    given += [match[1] for line in lines if (match := _MASTER_LINE.match(line))]
+    given += [value for key, value, _ in settings_of_file(defaults) if key == "spark.master"]
     return str(given[0]).strip() if given else "local"

@@ -116,12 +116,15 @@ def _spark(environ: Mapping[str, str]) -> Iterator[MachineFinding]:
     yield MachineFinding("Spark", not fault, fault or version("pyspark"))
     home = Path(environ.get("SPARK_HOME") or Path(spec.origin).parent)
     file = Path(environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
-    for name, value, where in (*_of_file(file), *_of_words(environ.get("PYSPARK_SUBMIT_ARGS", ""))):
+    for name, value, where in (
+        *settings_of_file(file),
+        *_of_words(environ.get("PYSPARK_SUBMIT_ARGS", "")),
+    ):
         if fault := contradiction(name, value):
             yield MachineFinding("Spark settings", False, f"{where}: {fault}; take it out there")
 
 
-def _of_file(file: Path) -> list[tuple[str, str, str]]:
+def settings_of_file(file: Path) -> list[tuple[str, str, str]]:
     """Return the settings of a spark-defaults.conf: name, value and the line that sets it."""
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
