@@ -43,15 +43,10 @@ class Attempt:
         self.ledger = ledger
         self._requests = ledger.requests(topology)
         self._shared = self._requests.shared if self._requests.shared else None
-        self._shares_on_nodes = self._requests.shared.is_on_nodes
         # used only if memory is shared within nodes
         self._executors_by_node: dict[str, set[ExecutorId]] = {}
         self._constraints = constraints
-        limits = WorkerLimits.of_partial(topology.conf)
-        self._max_heap = limits.max_heap_mb
-        self._ackers_per_worker = limits.ackers
-        self._one_executor = limits.one_executor
-        self._one_component = limits.one_component
+        self._limits = WorkerLimits.of_partial(topology.conf)
         self.executors_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
         self._load_by_slot: dict[WorkerSlot, Load] = {}  # of what this attempt put there
         self.slot_by_executor: dict[ExecutorId, WorkerSlot] = {}
@@ -108,10 +103,10 @@ class Attempt:
         )
 
     def _worker_rules_hold(self, executor: ExecutorId, here: list[ExecutorId] | None) -> bool:
-        if not here or not (self._one_executor or self._one_component):
+        if not here or not (self._limits.one_executor or self._limits.one_component):
             return True
         component_of = self.topology.component_by_executor
-        return not self._one_executor and {component_of[other] for other in here} == {
+        return not self._limits.one_executor and {component_of[other] for other in here} == {
             component_of[executor]
         }
 
@@ -133,7 +128,7 @@ class Attempt:
             cpu = max(total[CPU] + request.vector[CPU], min_cpu) - max(total[CPU], min_cpu)
             memory = total[MEMORY] + request.vector[MEMORY] - total[MEMORY]
             heap = load.heap + request.on_heap
-        return cpu <= left[CPU] and memory <= left[MEMORY] and heap <= self._max_heap
+        return cpu <= left[CPU] and memory <= left[MEMORY] and heap <= self._limits.max_heap_mb
 
     def _shared_memory_holds(
         self, executor: ExecutorId, slot: WorkerSlot, shared: SharedRegions
@@ -149,7 +144,9 @@ class Attempt:
         memory = after.vector[MEMORY] + shared.on_node({*on_node, executor})
         memory -= taken[MEMORY] + shared.on_node(on_node)
         cpu = after.at_least(min_cpu)[CPU] - taken[CPU]
-        return cpu <= left[CPU] and memory <= left[MEMORY] and after.heap <= self._max_heap
+        return (
+            cpu <= left[CPU] and memory <= left[MEMORY] and after.heap <= self._limits.max_heap_mb
+        )
 
     def _constraints_hold(
         self, executor: ExecutorId, slot: WorkerSlot, constraints: Constraints
@@ -180,7 +177,7 @@ class Attempt:
     def heap_words(self, executor: ExecutorId, slot: WorkerSlot) -> str:
         """Return the heap of a worker with one more executor and its maximum, as text."""
         heap = self._requests.worker([*self.executors_by_slot.get(slot, []), executor]).heap
-        return f"{heap:,.0f} of {self._max_heap:,.0f} MB heap"
+        return f"{heap:,.0f} of {self._limits.max_heap_mb:,.0f} MB heap"
 
     def put(self, executor: ExecutorId, slot: WorkerSlot) -> None:
         """Place an executor."""
@@ -223,7 +220,7 @@ class Attempt:
         component = self.topology.component_by_executor.get(executor)
         counts = self._count_by_node.setdefault(slot.node, {})
         counts[component] = counts.get(component, 0) + change
-        if self._shares_on_nodes:
+        if self._requests.shared.is_on_nodes:
             on_node = self._executors_by_node.setdefault(slot.node, set())
             (on_node.add if change > 0 else on_node.discard)(executor)
         self.held[self.ledger.index_by_node[slot.node]] += change
@@ -252,15 +249,15 @@ class Attempt:
             self.bound_ackers.add(acker)
 
     def _ackers_to_bind(self, executor: ExecutorId, slot: WorkerSlot) -> int:
-        alone = self._one_executor or self._one_component
+        alone = self._limits.one_executor or self._limits.one_component
         if alone or slot in self.bound_ackers_by_slot or not self.free_ackers:
             return 0
         if self.topology.component_by_executor[executor] == ACKER:
             return 0
-        room = self._max_heap - self._requests.of(executor).on_heap
+        room = self._limits.max_heap_mb - self._requests.of(executor).on_heap
         acker_heap = self._requests.of(self.free_ackers[0]).on_heap
         by_heap = math.floor(room / acker_heap) if acker_heap > 0 else len(self.free_ackers)
-        return min(by_heap, len(self.free_ackers), self._ackers_per_worker)
+        return min(by_heap, len(self.free_ackers), self._limits.ackers)
 
     def unbind_ackers(self, slot: WorkerSlot) -> None:
         """Remove a worker's ackers; they are free again in their former order."""
