@@ -28,6 +28,7 @@ from sparkstorm.common.errors import SlotsUnavailableError
 from sparkstorm.driver.job import perform
 from sparkstorm.driver.job_file import make_topology, read_job, topology_conf
 from sparkstorm.driver.job_options import add_cluster_options, add_dev_options, add_options
+from sparkstorm.driver.machine_checks import settings_of_file
 from sparkstorm.driver.remote_run import follow as follow_topology
 from sparkstorm.driver.replay import options as of_replay
 from sparkstorm.extensions.embedded.java import find_java
@@ -204,8 +205,6 @@ def _master(arguments: argparse.Namespace, defaults: Path) -> str:
     """Return the master that Spark will use: of --master, of --spark spark.master=..., of
     spark-defaults.conf, else local.
     """
-    from sparkstorm.driver.machine_checks import settings_of_file
-
     given = [arguments.master] if arguments.master else []
     given += [
         value

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from sparkstorm.common.clock import Clock, SystemClock
+from sparkstorm.common.clock import Clock, SystemClock, time_of_day
 from sparkstorm.common.model.assignment import FAILED, Assignment, WorkerBeat, WorkerSlot
-from sparkstorm.common.model.names import numberless, time_of_day
+from sparkstorm.common.model.names import numberless
 from sparkstorm.common.model.requests import topology_name
 from sparkstorm.control_plane.insight.reading import JUDGED_MS
 

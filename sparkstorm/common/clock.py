@@ -63,3 +63,8 @@ class SimClock:
             raise ValueError(f"time does not run backwards: {delta_ms} ms")
         self._now_ms += delta_ms
         return self._now_ms
+
+
+def time_of_day(time_ms: int) -> str:
+    """Return a moment's local time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(time_ms / 1000))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sparkstorm.client.connect import zookeeper_address
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.config import default_conf, merge
 from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
@@ -24,7 +25,7 @@ from sparkstorm.control_plane.blobs.store import BlobStore
 from sparkstorm.control_plane.cluster.base import StateStore
 from sparkstorm.control_plane.cluster.envelope import FAMILY
 from sparkstorm.control_plane.cluster.storm_state import StormState
-from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore
+from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperStateStore
 from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.control_plane.scheduling.round import supervisor_view
 from sparkstorm.control_plane.scheduling.round_memory import topology_view
@@ -203,22 +204,17 @@ class Inspector:
         InvalidConfigError or StoreUnavailableError name the obstacle.
         """
         at = load_connection(Path(connection_file))
-        zookeeper = at.zookeeper
+        conf = merge({})
         with contextlib.ExitStack() as opened:
-            user = zookeeper.user
-            password = zookeeper.password
-            address = ZooKeeperAddress(
-                zookeeper.hosts, zookeeper.root, user, password, tls=zookeeper.tls
-            )
-            store = ZooKeeperStateStore(address)
+            store = ZooKeeperStateStore(zookeeper_address(at, conf))
             opened.callback(store.close)
             chunks = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, may_write=False, tag=TAG))
             opened.callback(chunks.close)
             key = signing_key(at.secret)
             state = StormState(store, key)
-            found = cls(state, BlobStore(state, chunks, key), merge({}).as_dict())
-            found._opened = opened.pop_all()
-        return found
+            inspector = cls(state, BlobStore(state, chunks, key), conf.as_dict())
+            inspector._opened = opened.pop_all()
+        return inspector
 
     def close(self) -> None:
         """Close the connections that `connect` has opened."""

@@ -1,5 +1,5 @@
 """Conversion of names of topologies, components and hosts to names of nodes and files, and of any
-text, count or time to a readable line.
+text or count to a readable line.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-import time
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
@@ -31,11 +30,6 @@ def numberless(sentence: str) -> str:
     thing at several times or places, and are shown once.
     """
     return _NUMBERS.sub("", sentence)
-
-
-def time_of_day(time_ms: int) -> str:
-    """Return a moment's local time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(time_ms / 1000))
 
 
 def filled(text: str) -> str:

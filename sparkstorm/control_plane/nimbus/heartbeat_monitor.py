@@ -11,8 +11,8 @@ import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
+from sparkstorm.common.clock import time_of_day
 from sparkstorm.common.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
-from sparkstorm.common.model.names import time_of_day
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.settings import NimbusSettings, WorkerTimers
 from sparkstorm.control_plane.nimbus.cluster_reader import Reading
