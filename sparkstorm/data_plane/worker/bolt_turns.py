@@ -68,9 +68,9 @@ class BoltTurns:
         for bolt in self._task_set.bolts.values():
             # One at a time: many retries at once must not overrun the budget, which is checked
             # after each.
-            while bolt.retries and not bolt.is_full and (due := bolt.due(now_ms, most=1)):
+            while not bolt.is_full and (held := bolt.take_due(now_ms)) is not None:
                 began_us = self._clock.now_us()
-                self._failures.try_again(epoch, bolt, due[0])
+                self._failures.try_again(epoch, bolt, held)
                 self.finish(epoch, bolt)
                 bolt.spent.add(self._clock.now_us() - began_us)
                 if self._budget.is_over(epoch, self._clock.now_ms()):

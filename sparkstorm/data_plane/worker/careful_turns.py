@@ -81,19 +81,19 @@ class CarefulTurns:
         return did
 
     def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
-        for held in bolt.due(now_ms, most=1):
-            # A held input has left the stream; its key is the name that it keeps over restarts.
-            if poison := self._failures.poison(row := (bolt.task, f"held:{held.key}", 0)):
-                bolt.let_go(held.key)
-                self._failures.park(
-                    epoch, bolt, held.tuple, poison.deaths, killed(poison.deaths, poison.end)
-                )
-            else:
-                self._reporter.trying(*row)
-                self._failures.try_again(epoch, bolt, held)
-                self._bolt_turns.finish(epoch, bolt)
-            return True
-        return False
+        if (held := bolt.take_due(now_ms)) is None:
+            return False
+        # A held input has left the stream; its key is the name that it keeps over restarts.
+        if poison := self._failures.poison(row := (bolt.task, f"held:{held.key}", 0)):
+            bolt.let_go(held.key)
+            self._failures.park(
+                epoch, bolt, held.tuple, poison.deaths, killed(poison.deaths, poison.end)
+            )
+        else:
+            self._reporter.trying(*row)
+            self._failures.try_again(epoch, bolt, held)
+            self._bolt_turns.finish(epoch, bolt)
+        return True
 
     def _try_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
         chunk = bolt.next_chunk()

@@ -31,6 +31,7 @@ from sparkstorm.data_plane.executor.user_traceback import (
     raise_out_of_memory,
 )
 from sparkstorm.data_plane.task_kit.held import Values, fresh
+from sparkstorm.data_plane.worker.tasks.blocking_spout import OnThread
 
 # Rows with one thread: at 5,000 rows/s it does not run dry between two epochs of 50 ms. With half
 # of it, it does; double keeps twice as many held inputs, which commits store.
@@ -40,7 +41,7 @@ _LOOK = Tuple((), 0, Source("", 0, "", ()))  # no input: the loop has refused an
 Changes = tuple[Sequence[Any], Sequence[Any]]
 
 
-class ThreadedBolt(Bolt):
+class ThreadedBolt(OnThread, Bolt):
     """A Bolt for the loop around user code that runs on its own thread."""
 
     def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None, codec: Codec) -> None:
@@ -62,16 +63,6 @@ class ThreadedBolt(Bolt):
         self._busy_ms = self._taken_ms = 0
         # A daemon: a call that never returns must not keep the process alive after its last commit.
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
-
-    @property
-    def component(self) -> str:
-        """Id of the component, for what names the task that a stack belongs to."""
-        return self._context.component_id
-
-    @property
-    def task(self) -> int:
-        """Number of the task."""
-        return self._context.task_id
 
     @property
     def thread_ident(self) -> int | None:

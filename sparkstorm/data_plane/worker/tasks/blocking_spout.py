@@ -83,7 +83,23 @@ class SourceThread:
 MakeThread = Callable[[Callable[[], None]], SourceThread]
 
 
-class ThreadedSpout(Spout):
+class OnThread:
+    """Component whose user code runs on its own thread; a stack of that thread names its task."""
+
+    _context: TopologyContext
+
+    @property
+    def component(self) -> str:
+        """Id of the component."""
+        return self._context.component_id
+
+    @property
+    def task(self) -> int:
+        """Number of the task."""
+        return self._context.task_id
+
+
+class ThreadedSpout(OnThread, Spout):
     """A Spout for the loop around user code that runs on its own thread, from its first
     activation on.
     """
@@ -107,16 +123,6 @@ class ThreadedSpout(Spout):
         self._handed: Any = None
         self._fault: WorkerFailedError | None = None
         self._thread = make_thread(self._run)
-
-    @property
-    def component(self) -> str:
-        """Id of the component, for what names the task that a stack belongs to."""
-        return self._context.component_id
-
-    @property
-    def task(self) -> int:
-        """Number of the task."""
-        return self._context.task_id
 
     # -- what the loop calls -----------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from sparkstorm.data_plane.worker.counting.loop_time import TaskTime
 from sparkstorm.data_plane.worker.epoch import Epoch
 from sparkstorm.data_plane.worker.open_blocks import Births, BlockFeed
 from sparkstorm.data_plane.worker.tasks.blocking_bolt import ThreadedBolt
-from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch
+from sparkstorm.data_plane.worker.tasks.call_watch import CallWatch, FailedT, RowT
 from sparkstorm.data_plane.worker.tasks.inbox import Chunk, Inbox
 from sparkstorm.data_plane.worker.tasks.states import Expect
 
@@ -155,10 +155,7 @@ class BoltTask(Task):
         self._originals = None if keep is None else keep(rows)
         if self._columns_runner is not None and not self._is_watched:
             count = count_rows(rows)
-            self.executed += count
-            epoch.rows += count
-            run_columns = self._columns_runner.execute_columns
-            lost = run_columns(rows) if self.watch is None else self.watch.call(run_columns, rows)
+            lost = self._run(epoch, self._columns_runner.execute_columns, rows, count)
             self.acked += count - len(lost)
             return [(Tuple(*row), failure) for row, failure in lost]
         # A lazy state reads the keys of the block at once: one round trip instead of one per key.
@@ -172,10 +169,7 @@ class BoltTask(Task):
             return self._execute_by_hand(epoch, self._manual_runner, rows)
         if self._rows_runner is None:
             return self.execute_tuples(epoch, tuples_of(rows))
-        self.executed += len(rows)
-        epoch.rows += len(rows)
-        run = self._rows_runner.execute_rows
-        failed = run(rows) if self.watch is None else self.watch.call(run, rows)
+        failed = self._run(epoch, self._rows_runner.execute_rows, rows, len(rows))
         self.acked += len(rows) - len(failed)
         if self._kept_state is not None:
             # Rows are done or undone now. Runners with calls of another kind have marks of their
@@ -185,15 +179,9 @@ class BoltTask(Task):
 
     def execute_tuples(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Run tuples, new ones or held ones that are tried again; returns failed ones."""
-        self.executed += len(tuples)
-        epoch.rows += len(tuples)
         codec = self.inbox.codec
         came = [fresh(codec, tup.values) for tup in tuples] if self._is_watched else ()
-        failures = (
-            self.runner.execute_tuples(tuples)
-            if self.watch is None
-            else self.watch.call(self.runner.execute_tuples, tuples)
-        )
+        failures = self._run(epoch, self.runner.execute_tuples, tuples, len(tuples))
         waiting = self.runner.unfinished(tuples)
         self.acked += len(tuples) - len(failures) - len(waiting)
         for observer in self.observers:
@@ -207,14 +195,23 @@ class BoltTask(Task):
         """Run new rows of a bolt that acks: tuples live on for those that it does not ack at
         once.
         """
-        self.executed += len(rows)
-        epoch.rows += len(rows)
-        run = runner.execute_rows
-        failures = run(rows) if self.watch is None else self.watch.call(run, rows)
+        failures = self._run(epoch, runner.execute_rows, rows, len(rows))
         waiting = runner.take_unfinished()
         self.acked += len(rows) - len(failures) - len(waiting)
         self._hold_all(waiting)
         return failures
+
+    def _run(
+        self,
+        epoch: Epoch,
+        run: Callable[[Sequence[RowT]], list[FailedT]],
+        rows: Sequence[RowT],
+        count: int,
+    ) -> list[FailedT]:
+        """Run so many rows, counted and under the bolt's watch."""
+        self.executed += count
+        epoch.rows += count
+        return run(rows) if self.watch is None else self.watch.call(run, rows)
 
     def _hold_all(self, waiting: Iterable[Tuple]) -> None:
         for tup in waiting:
@@ -392,16 +389,15 @@ class BoltTask(Task):
         """The key under which this input is held."""
         return self._held_by_tuple.get(id(tup))
 
-    def due(self, now_ms: int, most: int | None = None) -> list[PendingInput]:
-        """Take inputs whose next try is due, `most` at the most."""
-        found: list[PendingInput] = []
-        while self.retries and self.retries[0][0] <= now_ms and len(found) != most:
+    def take_due(self, now_ms: int) -> PendingInput | None:
+        """Take an input whose next try is due."""
+        while self.retries and self.retries[0][0] <= now_ms:
             _, key = heapq.heappop(self.retries)
             held = self.held.get(key)
             # The heap may name an input that was acked, or put off again, since it was queued.
             if held is not None and held.due_ms is not None and held.due_ms <= now_ms:
-                found.append(held)
-        return found
+                return held
+        return None
 
     def next_chunk(self) -> Chunk | None:
         """The oldest entry of rows that is not consumed; control frames do not belong here and are

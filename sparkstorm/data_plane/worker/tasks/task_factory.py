@@ -178,9 +178,6 @@ class TaskFactory:
     def __init__(self, plan: WorkerPlan, around: WorkerServices) -> None:
         self._plan = plan
         self._around = around
-        self._generation = 0
-        self._incarnation = ""
-        self._origin = plan.topology_id
         self._hooks_of: dict[int, TaskHooks] = {}
         self._metrics_of: dict[int, TaskMetrics] = {}
         self._column_bolts: dict[str, bool] = {}
@@ -216,9 +213,7 @@ class TaskFactory:
             self._around.report_error,
             worker_hooks=started_hooks(plan.settings.worker_hooks, context),
         )
-        self._generation = claim.generation
-        self._incarnation = claim.incarnation
-        self._origin = claim.origin
+        self._claim = claim
         # In the order of the ids: `prepare` of one task may meet what another has shared, the same
         # in every run.
         for task in sorted(self._plan.tasks):
@@ -301,7 +296,12 @@ class TaskFactory:
         streams = self._column_streams(component)
         metrics = self._metrics_of[task]
         return self._parts.context(
-            task, self._plan.tasks, self._around.now_ms, streams, self._incarnation, metrics=metrics
+            task,
+            self._plan.tasks,
+            self._around.now_ms,
+            streams,
+            self._claim.incarnation,
+            metrics=metrics,
         )
 
     def _column_streams(self, component: str) -> frozenset[str]:
@@ -406,7 +406,7 @@ class TaskFactory:
         if isinstance(bolt, TransactionalSink):
             # A hot deploy goes on with the epochs of its target, which are kept under the first
             # topology's id.
-            context = replace(context, topology_id=self._origin)
+            context = replace(context, topology_id=self._claim.origin)
         made.prepare(context)
         return made
 
@@ -460,32 +460,6 @@ class TaskFactory:
         if isinstance(made.runner, ManualRunner):
             made.runner.placed = made.placed
 
-    def _timed_runner(
-        self,
-        bolt: WindowedBolt | TimedBolt,
-        emitter: Emitter,
-        state: MemoryState,
-        times: MemoryState,
-        task: int,
-    ) -> TimedRunner:
-        plan = self._plan
-        around = self._around
-        settings = check_bolt(
-            plan.topology, plan.topology.components[emitter.component], bolt, plan.conf
-        )
-        collector = BasicCollector(emitter, task, around.report_error)
-        return TimedRunner(
-            bolt,
-            settings,
-            emitter,
-            state,
-            times,
-            collector,
-            self.source,
-            around.now_ms,
-            plan.retry_policy,
-        )
-
     def _runner(
         self,
         bolt: Any,
@@ -495,14 +469,27 @@ class TaskFactory:
         task: int,
     ) -> Runner:
         around = self._around
+        plan = self._plan
         if isinstance(bolt, WindowedBolt | TimedBolt):
             assert state is not None and times is not None
-            return self._timed_runner(bolt, emitter, state, times, task)
-        if bolt.blocking or self._plan.component_settings(emitter.component).executor_threads:
-            bolt = ThreadedBolt(bolt, self._copy(state), self._plan.codec)
+            return TimedRunner(
+                bolt,
+                check_bolt(
+                    plan.topology, plan.topology.components[emitter.component], bolt, plan.conf
+                ),
+                emitter,
+                state,
+                times,
+                BasicCollector(emitter, task, around.report_error),
+                self.source,
+                around.now_ms,
+                plan.retry_policy,
+            )
+        if bolt.blocking or plan.component_settings(emitter.component).executor_threads:
+            bolt = ThreadedBolt(bolt, self._copy(state), plan.codec)
         if isinstance(bolt, ColumnBolt):
             self._blocks.expect_batches(emitter.component)
-        is_answering = self._plan.delivery.is_exactly_once
+        is_answering = plan.delivery.is_exactly_once
         return make_runner(
             task, bolt, emitter, state, around.report_error, around.wake, is_answering=is_answering
         )
@@ -517,7 +504,7 @@ class TaskFactory:
         last = LastEpoch(*next((each["e"] for each in reversed(fields) if "e" in each), (0, None)))
         if type(last.number) is not int or last.number < 0:
             raise ValueError(f"the last epoch of a sink is {last.number!r:.40}")
-        store = SinkStore(self._plan.codec, kept, self.source, self._generation)
+        store = SinkStore(self._plan.codec, kept, self.source, self._claim.generation)
         return SinkRunner(sink, component, last, store, self._around.now_ms)
 
     def _state(self, bolt: Any, task: int, fields: list[dict[str, Any]]) -> MemoryState | None:
@@ -535,8 +522,7 @@ class TaskFactory:
         if state is None:
             return None
         # A copy, since the loop commits while the thread changes it: the loop's state has only what
-        # was taken in.
-        # the loop takes its changes over unseen
+        # was taken in. Strict: the loop takes its changes over unseen.
         copy = MemoryState(self._plan.codec, is_strict=True)
         copy.load(state.snapshot())
         return copy
