@@ -4,7 +4,8 @@ stage.
 It applies to data that goes by key to one bolt: without an event time to an order-insensitive one;
 with rows in the order of their event time to any whose lateness that order decides, as then none is
 late. Law: a key's task is that of the live hash (`grouping.hashing`) for every supported type of
-key; `checked_places` verifies it on a sample.
+key; `checked_places` verifies it on a sample. Keyed sums cost 1.40 (rows) and 1.57 (columns) times
+the CPU without it, a word count by rows 1.07 (decision 77).
 """
 
 from __future__ import annotations

@@ -331,7 +331,8 @@ class MemoryState:
         """Keep the changes so far as they are: nothing undoes them any more.
 
         Of each key the newest value alone stays. A log of all of an epoch's changes keeps every
-        value between in memory, and is read again when it has left the processor's caches.
+        value between in memory, and is read again when it has left the processor's caches: a word
+        costs 1.04 (64 tasks) and 1.07 times the CPU without this (decision 77).
         """
         if len(self.undo) >= _LEAST_TO_KEEP:
             self._put_last_values(self._kept)

@@ -3,7 +3,8 @@ state.
 
 The state keeps what batches add as Arrow columns until a key is used by itself. A bolt that only
 adds batches then needs no Python object per key: sums are made by Arrow, and the result is written
-from its columns. Law: keys and values are those of `MemoryState`, for any order of calls.
+from its columns. Law: keys and values are those of `MemoryState`, for any order of calls. A word
+count and keyed sums by columns cost 1.07 and 1.09 times the CPU without it (decision 77).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ key.
 Laws: the bolt's final state is the same as without combining; a batch whose `pairs_of` or `combine`
 raises is sent unchanged, so that it fails in the bolt's task, with the bolt's name. Left out: rows,
 which are sent as they are. To combine them costs what the receiving task saves (2.08 against 2.10 M
-rows/s).
+rows/s). Batches cost 1.6 (sums) and 2.7 (words) times the CPU without it (decision 77).
 """
 
 from __future__ import annotations

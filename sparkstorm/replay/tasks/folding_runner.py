@@ -2,7 +2,7 @@
 one accumulator fire together.
 
 Law: what it stores, emits and fires is what TimedRunner would; rows and windows that need a closer
-look go that way.
+look go that way. Windows of 10 s over a keyed sum cost 1.64 times the CPU without it (decision 77).
 """
 
 from __future__ import annotations
