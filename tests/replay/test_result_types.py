@@ -389,53 +389,6 @@ def made(make: Any, *arguments: Any) -> Any:
     return array.type, repr(plain_values(array))
 
 
-def fitted(value: Any, kind: pa.DataType, by_place: bool) -> Any:
-    """Return the value in Arrow's form for a nested type; types._Misfit if it does not fit unchanged."""
-    if value is None:
-        return None
-    if pa.types.is_list(kind) and type(value) in (list, tuple):
-        return fitted_items(value, kind.value_type, by_place)
-    if pa.types.is_map(kind) and isinstance(value, dict):
-        if None in value:
-            raise types._Misfit(f"{value!r:.80} has a key that is none")
-        keys = fitted_items(list(value), kind.key_type, by_place)
-        items = fitted_items(list(value.values()), kind.item_type, by_place)
-        return list(zip(keys, items, strict=True))
-    if pa.types.is_struct(kind):
-        return fitted_struct(value, kind, by_place)
-    if pa.types.is_nested(kind):
-        raise types._Misfit(f"{value!r:.80} is of type {type(value).__name__}")
-    types._check_scalars([value], kind)
-    return value
-
-
-def fitted_items(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> list[Any]:
-    if pa.types.is_nested(kind):
-        return [fitted(value, kind, by_place) for value in values]
-    types._check_scalars(values, kind)
-    return list(values)
-
-
-def fitted_struct(value: Any, kind: pa.StructType, by_place: bool) -> dict[str, Any]:
-    names = [field.name for field in kind]
-    if (
-        type(value) in (list, tuple)
-        and len(value) == len(names)
-        and (by_place or types._is_by_place(kind))
-    ):
-        items = dict(zip(names, value, strict=True))
-    elif type(value) is dict and value.keys() == set(names) and not types._is_by_place(kind):
-        items = value
-    else:
-        raise types._Misfit(f"{value!r:.80} has not exactly the fields {', '.join(names)}")
-    return {field.name: fitted(items[field.name], field.type, by_place) for field in kind}
-
-
-def row_by_row(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:
-    """The same column, each value by itself."""
-    return pa.array([fitted(value, kind, by_place) for value in values], kind)
-
-
 ODD: list[Any] = [1, "a", {}, [None], {"f0": 1}, (1, 2), {None: 1}]
 
 
@@ -459,7 +412,7 @@ def test_nested_columns_are_made_as_row_by_row(
         at, value = odd
         values[at % len(values)] = value
     kind = types._without_widths(column.type)  # as of every result
-    expected = made(row_by_row, values, kind, by_place)
+    expected = made(types._row_by_row, values, kind, by_place)
     if pa.types.is_nested(kind):
         assert made(types._array, values, kind, by_place) == expected
 
@@ -473,4 +426,4 @@ def test_usual_nested_columns_are_made_by_their_children() -> None:
         (pa.map_(pa.string(), pa.list_(pa.int64())), [{"a": [1]}, None, {}]),
         (pa.list_(pa.int64()), []),
     ):
-        assert types._array(column, kind, True).equals(row_by_row(column, kind, True))
+        assert types._by_column(column, kind, True).equals(types._row_by_row(column, kind, True))

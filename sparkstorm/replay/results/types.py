@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from decimal import Decimal
 from itertools import accumulate, chain
 from types import NoneType
@@ -325,8 +324,23 @@ def typed_array(values: Any, kind: pa.DataType, name: str, by_place: bool = True
 
 
 def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:
-    """Return the column of a type, nested ones with their children as columns: a mapping and several
-    calls for each value are ten times slower.
+    if not pa.types.is_nested(kind):
+        return _by_column(values, kind, by_place)
+    try:
+        return _by_column(values, kind, by_place)
+    # Anything unusual, which the twin knows or names by its row
+    except (_Misfit, ValueError, TypeError, OverflowError, pa.ArrowException):
+        return _row_by_row(values, kind, by_place)
+
+
+def _row_by_row(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:
+    """Return the column of a nested type, each value by itself; twin: `_by_column`."""
+    return pa.array([_fitted(value, kind, by_place) for value in values], kind)
+
+
+def _by_column(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array:
+    """Return the same with the children as columns: a mapping and several calls for each value are
+    ten times slower. _Misfit names the first value of a child, not of a row.
     """
     if not pa.types.is_nested(kind):
         _check_scalars(values, kind)
@@ -342,31 +356,27 @@ def _array(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> pa.Array
             fields = [_spread(column, is_missing) for column in fields]
             mask = pa.array(is_missing)
         columns = [
-            _array(column, field.type, by_place) for column, field in zip(fields, kind, strict=True)
+            _by_column(column, field.type, by_place)
+            for column, field in zip(fields, kind, strict=True)
         ]
         return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
-    if pa.types.is_map(kind) and all(issubclass(of, dict) for of in types):
+    if pa.types.is_map(kind) and types <= {dict}:
         keys = list(chain.from_iterable(present))
         items = [item for value in present for item in value.values()]
         if NoneType in set(map(type, keys)):
-            wrong = next(value for value in present if None in value)
-            raise _Misfit(f"{wrong!r:.80} has a key that is none")
+            raise _Misfit("a key that is none")
         return pa.MapArray.from_arrays(
             _offsets(values),
-            _array(keys, kind.key_type, by_place),
-            _array(items, kind.item_type, by_place),
+            _by_column(keys, kind.key_type, by_place),
+            _by_column(items, kind.item_type, by_place),
             type=kind,
         )
     if pa.types.is_list(kind) and types <= {list, tuple}:
         items = list(chain.from_iterable(present))
         return pa.ListArray.from_arrays(
-            _offsets(values), _array(items, kind.value_type, by_place), type=kind
+            _offsets(values), _by_column(items, kind.value_type, by_place), type=kind
         )
-    if not present:
-        return pa.array(values, kind)
-    fitting = (dict,) if pa.types.is_map(kind) else (list, tuple) if pa.types.is_list(kind) else ()
-    wrong = next(value for value in present if not isinstance(value, fitting))
-    raise _Misfit(f"{wrong!r:.80} is of type {type(wrong).__name__}")
+    raise _Misfit(f"a value of another type than {kind}")
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:
@@ -385,30 +395,20 @@ def _spread(column: Iterable[Any], is_missing: Iterable[bool]) -> list[Any]:
 def _fields_of(
     values: Sequence[Any], types: set[type], kind: pa.StructType, by_place: bool
 ) -> list[Sequence[Any]]:
-    """Return a column of values for each field of a struct; _Misfit unless each value is a row or a
-    mapping of exactly its fields.
+    """Return a column of values for each field of a struct; _Misfit unless all are rows or all are
+    mappings of exactly its fields.
     """
     names = [field.name for field in kind]
+    if not names or len(set(names)) < len(names) or not set(map(len, values)) <= {len(names)}:
+        raise _Misfit("another number of fields")
     is_by_place = _is_by_place(kind)
-    fitting = ({list, tuple} if by_place or is_by_place else set()) | (
-        set() if is_by_place else {dict}
-    )
-    if types <= fitting and set(map(len, values)) <= {len(names)}:
-        if dict not in types:
-            return list(zip(*values, strict=True)) or [()] * len(names)
-        with suppress(KeyError):  # of a mapping with other keys
-            return [
-                [value[name] if type(value) is dict else value[place] for value in values]
-                for place, name in enumerate(names)
-            ]
-    wrong = next(
-        value
-        for value in values
-        if type(value) not in fitting
-        or len(value) != len(names)
-        or (type(value) is dict and value.keys() != set(names))
-    )
-    raise _Misfit(f"{wrong!r:.80} has not exactly the fields {', '.join(names)}")
+    if types <= {list, tuple} and (by_place or is_by_place):
+        return list(zip(*values, strict=True)) or [()] * len(names)
+    if types <= {dict} and not is_by_place:
+        if not all(name in value for value in values for name in names):
+            raise _Misfit("other fields")
+        return [[value[name] for value in values] for name in names]
+    raise _Misfit("neither rows nor mappings")
 
 
 def _check_scalars(values: Sequence[Any], kind: pa.DataType) -> None:
@@ -451,6 +451,48 @@ def _is_single(value: float) -> bool:
         return value != value or struct.unpack("f", struct.pack("f", value))[0] == value
     except OverflowError:
         return False
+
+
+def _fitted(value: Any, kind: pa.DataType, by_place: bool) -> Any:
+    """Return the value in Arrow's form for a nested type; _Misfit if it does not fit unchanged."""
+    if value is None:
+        return None
+    if pa.types.is_list(kind) and type(value) in (list, tuple):
+        return _items(value, kind.value_type, by_place)
+    if pa.types.is_map(kind) and isinstance(value, dict):
+        if None in value:
+            raise _Misfit(f"{value!r:.80} has a key that is none")
+        keys = _items(list(value), kind.key_type, by_place)
+        items = _items(list(value.values()), kind.item_type, by_place)
+        return list(zip(keys, items, strict=True))
+    if pa.types.is_struct(kind):
+        return _fitted_struct(value, kind, by_place)
+    if pa.types.is_nested(kind):
+        raise _Misfit(f"{value!r:.80} is of type {type(value).__name__}")
+    _check_scalars([value], kind)
+    return value
+
+
+def _items(values: Sequence[Any], kind: pa.DataType, by_place: bool) -> list[Any]:
+    if pa.types.is_nested(kind):
+        return [_fitted(value, kind, by_place) for value in values]
+    _check_scalars(values, kind)
+    return list(values)
+
+
+def _fitted_struct(value: Any, kind: pa.StructType, by_place: bool) -> dict[str, Any]:
+    names = [field.name for field in kind]
+    if (
+        type(value) in (list, tuple)
+        and len(value) == len(names)
+        and (by_place or _is_by_place(kind))
+    ):
+        items = dict(zip(names, value, strict=True))
+    elif type(value) is dict and value.keys() == set(names) and not _is_by_place(kind):
+        items = value
+    else:
+        raise _Misfit(f"{value!r:.80} has not exactly the fields {', '.join(names)}")
+    return {field.name: _fitted(items[field.name], field.type, by_place) for field in kind}
 
 
 # -- states read back ------------------------------------------------------------------------------
