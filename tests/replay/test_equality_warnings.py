@@ -287,64 +287,30 @@ class Orderless(Sizes):
     order_insensitive = True
 
 
-CAUSES: dict[str, tuple[Topology, dict[str, Any], str, EventTime | None]] = {
-    "state behind shuffle grouping": (topology(Quick(), Grouping("shuffle")), {}, "bolt", None),
-    "state behind partial_key grouping": (
-        topology(Quick(), Grouping("partial_key", ("key",))),
-        {},
-        "bolt",
-        None,
-    ),
-    "state behind custom grouping": (
-        topology(Quick(), Grouping("custom", custom=ByKey())),
-        {},
-        "bolt",
-        None,
-    ),
-    "state behind local_or_shuffle grouping": (
-        topology(Quick(), Grouping("local_or_shuffle")),
-        {},
-        "bolt",
-        None,
-    ),
-    "order of senders": (topology(Last(), FIELDS), {}, "bolt", None),
-    "ticks": (
-        topology(Quick(), FIELDS, conf={"topology.tick.tuple.freq.secs": 1}),
-        {},
-        "bolt",
-        EventTime("ts"),
-    ),
-    "processing time": (
-        topology(Sizes().with_tumbling_window(Duration.millis(10)), Grouping("global")),
-        {},
-        "bolt",
-        None,
-    ),
-    "late data": (topology(window(Sizes()), Grouping("global"), between=Again()), {}, "bolt", None),
-    "updates": (
-        topology(window(Sizes()).with_allowed_lateness(Duration.millis(5)), Grouping("global")),
-        {},
-        "bolt",
-        None,
-    ),
-    "idle senders": (
-        topology(window(Sizes()), Grouping("global"), conf={IDLE_MS: 5}),
-        {},
-        "bolt",
-        None,
-    ),
-    "guarantee": (
-        topology(Quick(), FIELDS),
-        {"topology.delivery.guarantee": "at-least-once"},
-        "bolt",
-        None,
-    ),
-    "wall clock": (topology(ByWallClock(), FIELDS), {}, "bolt", None),
-    "chance": (topology(ByChance(), FIELDS), {}, "bolt", None),
-    "own task": (topology(KnowsItsTask(), Grouping("shuffle")), {}, "bolt", None),
-    "order of keys": (topology(Walks(), FIELDS), {}, "bolt", None),
-    "cleanup": (topology(AtTheEnd(), FIELDS), {}, "bolt", None),
-    "float sums": (topology(Halves(), FIELDS), {}, "bolt", None),
+SHUFFLE, GLOBAL = Grouping("shuffle"), Grouping("global")
+UPDATING = window(Sizes()).with_allowed_lateness(Duration.millis(5))
+CAUSES: dict[str, Topology] = {
+    "state behind shuffle grouping": topology(Quick(), SHUFFLE),
+    "state behind partial_key grouping": topology(Quick(), Grouping("partial_key", ("key",))),
+    "state behind custom grouping": topology(Quick(), Grouping("custom", custom=ByKey())),
+    "state behind local_or_shuffle grouping": topology(Quick(), Grouping("local_or_shuffle")),
+    "order of senders": topology(Last(), FIELDS),
+    "ticks": topology(Quick(), FIELDS, conf={"topology.tick.tuple.freq.secs": 1}),
+    "processing time": topology(Sizes().with_tumbling_window(Duration.millis(10)), GLOBAL),
+    "late data": topology(window(Sizes()), GLOBAL, between=Again()),
+    "updates": topology(UPDATING, GLOBAL),
+    "idle senders": topology(window(Sizes()), GLOBAL, conf={IDLE_MS: 5}),
+    "guarantee": topology(Quick(), FIELDS),
+    "wall clock": topology(ByWallClock(), FIELDS),
+    "chance": topology(ByChance(), FIELDS),
+    "own task": topology(KnowsItsTask(), SHUFFLE),
+    "order of keys": topology(Walks(), FIELDS),
+    "cleanup": topology(AtTheEnd(), FIELDS),
+    "float sums": topology(Halves(), FIELDS),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ticks": {"event_time": EventTime("ts")},
+    "guarantee": {"conf": {"topology.delivery.guarantee": "at-least-once"}},
 }
 
 
@@ -361,11 +327,10 @@ def test_what_fold_and_firing_windows_share_is_warned_of_even_behind_one_sender(
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_cause_of_difference_warns_by_its_name_and_component(cause: str) -> None:
-    built, conf, component, event_time = CAUSES[cause]
-    results = replay_locally(built, {"source": ROWS}, conf=conf, event_time=event_time)
+    results = replay_locally(CAUSES[cause], {"source": ROWS}, **OPTIONS.get(cause, {}))
     found = [w for w in results.warnings if w.cause == cause]
-    assert [w.component for w in found] == [component]
-    assert f"component '{component}'" in str(found[0])
+    assert [w.component for w in found] == ["bolt"]
+    assert "component 'bolt'" in str(found[0])
 
 
 def test_rows_that_reach_no_result_are_accounted_for() -> None:

@@ -335,16 +335,6 @@ def job(tmp_path: Path) -> Iterator[Callable[..., MainJob]]:
         made.close()
 
 
-@pytest.mark.nightly
-def test_fewer_cores_than_slots_end_the_run_with_the_number_that_is_needed(
-    job: Callable[..., MainJob],
-) -> None:
-    run = job("local[1]")
-    assert run.wait() == FAILED
-    assert "2 worker slots need 2 Spark cores, but local[1] offers 1" in run.output()
-    assert "Traceback" not in run.output()
-
-
 def test_a_redis_that_does_not_answer_ends_the_run_with_its_address(
     job: Callable[..., MainJob],
 ) -> None:
