@@ -223,52 +223,31 @@ def test_shell_components_have_their_command_fields_and_streams(folder: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("text", "other", "sentence"),
     [
-        (
-            ("fluxed.Lines", "org.apache.storm.kafka.spout.KafkaSpout"),
-            "spout 'lines': org.apache.* is a Java class",
-        ),
-        (("fluxed.Lines", "fluxed.Nothing"), "spout 'lines': module 'fluxed' has no 'Nothing'"),
-        (("fluxed.Lines", "nowhere.Lines"), "spout 'lines': module 'nowhere' was not found"),
-        (("fluxed.Lines", "Lines"), "className 'Lines' has no module"),
-        (
-            ("{ref: bang}, 7", "{ref: bong}, 7"),
-            "bolt 'split': ref 'bong' names no component before it",
-        ),
-        (
-            ("to: split", "to: splot"),
-            "stream 'lines' to 'splot': there is no component 'splot'; there are lines, split, count",
-        ),
-        (
-            ("type: FIELDS", "type: SOME"),
-            "stream 'split' to 'count': grouping .* has no 'type' of ALL, CUSTOM",
-        ),
-        (("withStep, args", "without, args"), "bolt 'split': fluxed.Split has no method without"),
-        (("{ref: bang}, 7]", "]"), r"bolt 'split': Split raised TypeError"),
-        (
-            ("streams:", "steams:"),
-            "line 22: 'steams' is no key of a Flux document; did you mean streams",
-        ),
-        (("id: lines, ", ""), "spouts: each entry has an 'id'"),
-        (
-            ("name: upper", "name: uper"),
-            "bolt 'split': Split has no property 'uper'; did you mean upper",
-        ),
-        (
-            ("value: true}", "value: true, ref: bang}"),
-            "'upper' has one of value, ref and reflist, not 2",
-        ),
-        (("{name: upper, value: true}", "{value: true}"), "line 19: a property needs a 'name'"),
-        (("id: holder\n", "id: split\n"), "line 16: the id 'split' is that of line 10 too"),
-        (("  - id: split", "  - id: split\n    id: splot"), "line 17: id is in line 16 too"),
+        ("fluxed.Lines", "org.apache.storm.KafkaSpout", "'lines': org.apache.* is a Java class"),
+        ("fluxed.Lines", "fluxed.Nothing", "spout 'lines': module 'fluxed' has no 'Nothing'"),
+        ("fluxed.Lines", "nowhere.Lines", "spout 'lines': module 'nowhere' was not found"),
+        ("fluxed.Lines", "Lines", "className 'Lines' has no module"),
+        ("{ref: bang}, 7", "{ref: bong}, 7", "'split': ref 'bong' names no component before it"),
+        ("to: split", "to: splot", "'lines' to 'splot': .* there are lines, split, count"),
+        ("type: FIELDS", "type: SOME", "'split' to 'count': grouping .* has no 'type' of ALL"),
+        ("withStep, args", "without, args", "bolt 'split': fluxed.Split has no method without"),
+        ("{ref: bang}, 7]", "]", r"bolt 'split': Split raised TypeError"),
+        ("streams:", "steams:", "line 22: 'steams' is no key .*; did you mean streams"),
+        ("id: lines, ", "", "spouts: each entry has an 'id'"),
+        ("name: upper", "name: uper", "Split has no property 'uper'; did you mean upper"),
+        ("value: true}", "value: true, ref: bang}", "one of value, ref and reflist, not 2"),
+        ("{name: upper, value: true}", "{value: true}", "line 19: a property needs a 'name'"),
+        ("id: holder\n", "id: split\n", "line 16: the id 'split' is that of line 10 too"),
+        ("  - id: split", "  - id: split\n    id: splot", "line 17: id is in line 16 too"),
     ],
 )
 def test_mistakes_are_named_with_their_place(
-    folder: Path, change: tuple[str, str], sentence: str
+    folder: Path, text: str, other: str, sentence: str
 ) -> None:
     with pytest.raises(InvalidConfigError, match=sentence):
-        built(folder, DOCUMENT.replace("${mark}", "").replace(*change))
+        built(folder, DOCUMENT.replace("${mark}", "").replace(text, other))
 
 
 @pytest.mark.parametrize(

@@ -87,39 +87,20 @@ def test_a_file_that_this_host_cannot_use_is_named_with_its_key(
     whole = files_of(made)
     (tmp_path / "text.pem").write_text("no certificate")
     (tmp_path / "open.key").write_text(made.client_key.read_text())
-    for files, words in (
-        (
-            replace(whole, ca=str(tmp_path / "none.pem")),
-            r"sparkstorm\.tls\.ca\.file: .*none\.pem cannot be read on this host: No such",
-        ),
-        (replace(whole, ca=str(tmp_path)), "cannot be read on this host: Is a directory"),
-        (
-            replace(whole, ca=str(tmp_path / "text.pem")),
-            r"sparkstorm\.tls\.ca\.file: .*text\.pem holds no certificate in PEM form",
-        ),
-        (
-            replace(whole, ca="tls/ca.pem"),
-            r"sparkstorm\.tls\.ca\.file: tls/ca\.pem is neither absolute nor below ~",
-        ),
-        (
-            replace(whole, ca="~nobody-of-that-name/ca.pem"),
-            r"sparkstorm\.tls\.ca\.file: ~nobody-of-that-name/ca\.pem",
-        ),
-        (
-            replace(whole, key=""),
-            r"certificate\.file and sparkstorm\.tls\.key\.file are set together or not at all",
-        ),
-        (
-            replace(whole, key=str(tmp_path / "open.key")),
-            r"open\.key can be read by others: chmod 600",
-        ),
-        (
-            replace(whole, key=str(made.server_key)),
-            r"sparkstorm\.tls\.key\.file: .*server\.key is not the key of .*client\.pem",
-        ),
-    ):
+    ca, key = r"sparkstorm\.tls\.ca\.file: ", r"sparkstorm\.tls\.key\.file"
+    refused: list[tuple[dict[str, str], str]] = [
+        ({"ca": f"{tmp_path}/none.pem"}, rf"{ca}.*none\.pem cannot be read on this host: No such"),
+        ({"ca": str(tmp_path)}, "cannot be read on this host: Is a directory"),
+        ({"ca": f"{tmp_path}/text.pem"}, rf"{ca}.*text\.pem holds no certificate in PEM form"),
+        ({"ca": "tls/ca.pem"}, rf"{ca}tls/ca\.pem is neither absolute nor below ~"),
+        ({"ca": "~nobody-of-that-name/ca.pem"}, rf"{ca}~nobody-of-that-name/ca\.pem"),
+        ({"key": ""}, rf"certificate\.file and {key} are set together or not at all"),
+        ({"key": f"{tmp_path}/open.key"}, r"open\.key can be read by others: chmod 600"),
+        ({"key": str(made.server_key)}, rf"{key}: .*server\.key is not the key of .*client\.pem"),
+    ]
+    for files, words in refused:
         with pytest.raises(InvalidConfigError, match=words):
-            files.check()
+            replace(whole, **files).check()
 
 
 def test_a_key_with_a_password_is_refused_and_asks_nobody(
