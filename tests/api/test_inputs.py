@@ -86,48 +86,42 @@ def subscribed(make: Callable[[TopologyBuilder], Any]) -> tuple[Subscription, ..
 
 
 EVERYWHERE = Everywhere()
-SAME: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-    "a component": ("words", lambda d: d.shuffle_grouping("words")),
-    "several": (
-        ["words", "more:odd"],
-        lambda d: d.shuffle_grouping("words").shuffle_grouping("more", "odd"),
-    ),
-    "fields": (
-        {"words": fields("word", "at_ms")},
-        lambda d: d.fields_grouping("words", "word", "at_ms"),
-    ),
-    "partial key": (
-        {"words:odd": partial_key("word")},
-        lambda d: d.partial_key_grouping("words", "word", stream="odd"),
-    ),
-    "custom": ({"words": custom(EVERYWHERE)}, lambda d: d.custom_grouping("words", EVERYWHERE)),
-    "key range": (
-        {"words:odd": key_range("word", ["m"])},
-        lambda d: d.key_range_grouping("words", "word", ["m"], "odd"),
-    ),
-    "load-aware": (
-        {"words": "load_aware_shuffle"},
-        lambda d: d.load_aware_shuffle_grouping("words"),
-    ),
-    "shuffle": ({"words": "shuffle"}, lambda d: d.shuffle_grouping("words")),
-    "all, global": (
-        {"words": "all", "more": "global"},
-        lambda d: d.all_grouping("words").global_grouping("more"),
-    ),
-    "none, local": (
+# inputs, and the calls of grouping methods that say the same
+SAME: list[tuple[Any, list[tuple[Any, ...]]]] = [
+    ("words", [("shuffle", "words")]),
+    (["words", "more:odd"], [("shuffle", "words"), ("shuffle", "more", "odd")]),
+    ({"words": fields("word", "at_ms")}, [("fields", "words", "word", "at_ms")]),
+    ({"words": custom(EVERYWHERE)}, [("custom", "words", EVERYWHERE)]),
+    ({"words:odd": key_range("word", ["m"])}, [("key_range", "words", "word", ["m"], "odd")]),
+    ({"words": "load_aware_shuffle"}, [("load_aware_shuffle", "words")]),
+    ({"words": "shuffle"}, [("shuffle", "words")]),
+    ({"words": "all", "more": "global"}, [("all", "words"), ("global", "more")]),
+    (
         {"words": "none", "more": "local_or_shuffle"},
-        lambda d: d.none_grouping("words").local_or_shuffle_grouping("more"),
+        [("none", "words"), ("local_or_shuffle", "more")],
     ),
-    "direct": ({"words:to": "direct"}, lambda d: d.direct_grouping("words", "to")),
-}
+    ({"words:to": "direct"}, [("direct", "words", "to")]),
+]
 
 
-@pytest.mark.parametrize("case", SAME)
-def test_inputs_are_what_the_grouping_methods_make(case: str) -> None:
-    inputs, by_methods = SAME[case]
-    assert subscribed(lambda b: b.set_bolt("last", Last(), inputs=inputs)) == subscribed(
-        lambda b: by_methods(b.set_bolt("last", Last()))
-    )
+def by_methods(builder: TopologyBuilder, calls: list[tuple[Any, ...]]) -> None:
+    declarer = builder.set_bolt("last", Last())
+    for name, *given in calls:
+        getattr(declarer, f"{name}_grouping")(*given)
+
+
+@pytest.mark.parametrize(("inputs", "calls"), SAME)
+def test_inputs_are_what_the_grouping_methods_make(inputs: Any, calls: Any) -> None:
+    wanted = subscribed(lambda b: by_methods(b, calls))
+    assert subscribed(lambda b: b.set_bolt("last", Last(), inputs=inputs)) == wanted
+
+
+def test_a_partial_key_of_a_stream_is_what_its_grouping_method_makes() -> None:
+    def declare(builder: TopologyBuilder) -> None:
+        builder.set_bolt("last", Last()).partial_key_grouping("words", "word", stream="odd")
+
+    inputs = {"words:odd": partial_key("word")}
+    assert subscribed(lambda b: b.set_bolt("last", Last(), inputs=inputs)) == subscribed(declare)
 
 
 def test_inputs_and_methods_add_up() -> None:
