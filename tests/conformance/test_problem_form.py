@@ -5,7 +5,7 @@ problems in order.
 import io
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,124 +63,105 @@ def test_rows_are_sorted_and_every_topology_has_a_key() -> None:
     }
 
 
-Change = Callable[[Problem], object]
+SUPERVISOR, TOPOLOGY = ("supervisors", 0), ("topologies", 0)
+PART, JSTORM_PART = (*TOPOLOGY, "components", 0), ("topology", "components", 0)
+MAP, DEFINED = "topology.component.resources.map", "use.userdefine.assignment"
+SAME_CPU = {"supervisor.cpu.capacity": 100, "cpu.pcore.percent": 200}
+SAME_PART = {"topology.component.cpu.pcore.percent": 1, "cpu.pcore.percent": 2}
+
+
+def changed(asked: Problem, path: Sequence[str | int], change: Mapping[str, Any]) -> str:
+    """Return the problem with other fields at a place."""
+    place: Any = asked
+    for key in path:
+        place = place[key]
+    place.update(change)
+    return json.dumps(asked)
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("path", "change", "text"),
     [
-        (lambda p: p.update(colour="red"), "problem: unknown field 'colour'"),
-        (lambda p: p["supervisors"][0].update(port=1), "supervisors[0]: unknown field 'port'"),
+        ((), {"colour": "red"}, "problem: unknown field 'colour'"),
+        ((), {"scheduler": "odd"}, "scheduler: expected one of even"),
+        ((), {"scheduler": "isolation"}, "isolation.scheduler.machines"),
+        ((), {"inner": "blacklist"}, "inner: expected one of"),
+        ((), {"inner": ["even"]}, "inner: expected one of"),
+        ((), {"conf": {MAP: SAME_PART}}, "cpu.pcore.percent are the same resource"),
+        ((), {"assignments": {"u": []}}, "assignments: no topology is called 'u'"),
         (
-            lambda p: p["topologies"][0]["components"][0].update(tasks=1),
-            "components[0]: unknown field 'tasks'",
-        ),
-        (lambda p: p.pop("supervisors"), "supervisors: missing"),
-        (lambda p: p.pop("scheduler"), "scheduler: missing"),
-        (lambda p: p.update(scheduler="odd"), "scheduler: expected one of even"),
-        (lambda p: p.update(inner="blacklist"), "inner: expected one of"),
-        (lambda p: p.update(inner=["even"]), "inner: expected one of"),
-        (
-            lambda p: p["supervisors"][0].update(ports=[True]),
-            "supervisors[0].ports[0]: expected an integer",
-        ),
-        (lambda p: p["supervisors"][0].update(ports=[-1]), "supervisors[0].ports[0]"),
-        (
-            lambda p: p["supervisors"][0].update(resources={"cpu": "much"}),
-            "supervisors[0].resources.cpu",
-        ),
-        (
-            lambda p: p["supervisors"][0].update(
-                resources={"supervisor.cpu.capacity": 100, "cpu.pcore.percent": 200}
-            ),
-            "supervisors[0].resources: supervisor.cpu.capacity and cpu.pcore.percent are the same",
-        ),
-        (
-            lambda p: p.update(
-                conf={
-                    "topology.component.resources.map": {
-                        "topology.component.cpu.pcore.percent": 1,
-                        "cpu.pcore.percent": 2,
-                    }
-                }
-            ),
-            "topology.component.cpu.pcore.percent and cpu.pcore.percent are the same resource",
-        ),
-        (lambda p: p["supervisors"].append(p["supervisors"][0]), "supervisors: 's1' occurs twice"),
-        (lambda p: p["topologies"].append(p["topologies"][0]), "topologies: 't' occurs twice"),
-        (
-            lambda p: p["topologies"][0]["components"][0].update(kind="pump"),
-            "kind: expected one of spout",
-        ),
-        (
-            lambda p: p["topologies"][0]["components"][0].update(executors=[[2, 1]]),
-            "executors[0]: expected [first",
-        ),
-        (
-            lambda p: p["topologies"][0]["components"][0].update(executors=[[1, 3], [3, 4]]),
-            "task 3 is in two",
-        ),
-        (
-            lambda p: p["topologies"][0].update(conf={"topology.workers": "3"}),
-            "conf['topology.workers']",
-        ),
-        (lambda p: p["topologies"][0].update(uptime_secs=-1), "topologies[0].uptime_secs"),
-        (lambda p: p.update(assignments={"u": []}), "assignments: no topology is called 'u'"),
-        (
-            lambda p: p.update(
-                assignments={"t": [{"executor": [1, 2], "node": "s1", "port": 1}] * 2}
-            ),
+            (),
+            {"assignments": {"t": [{"executor": [1, 2], "node": "s1", "port": 1}] * 2}},
             "assignments.t: executor [1, 2] occurs twice",
         ),
-        (lambda p: p.update(rounds=[{"topology": []}]), "rounds[0]: unknown field 'topology'"),
-        (lambda p: p.update(scheduler="isolation"), "isolation.scheduler.machines"),
-        (lambda p: p.update(dead_ports={"s1": [70000]}), "dead_ports.s1[0]"),
+        ((), {"rounds": [{"topology": []}]}, "rounds[0]: unknown field 'topology'"),
+        ((), {"dead_ports": {"s1": [70000]}}, "dead_ports.s1[0]"),
+        (SUPERVISOR, {"port": 1}, "supervisors[0]: unknown field 'port'"),
+        (SUPERVISOR, {"ports": [True]}, "supervisors[0].ports[0]: expected an integer"),
+        (SUPERVISOR, {"ports": [-1]}, "supervisors[0].ports[0]"),
+        (SUPERVISOR, {"resources": {"cpu": "much"}}, "supervisors[0].resources.cpu"),
+        (
+            SUPERVISOR,
+            {"resources": SAME_CPU},
+            "supervisors[0].resources: supervisor.cpu.capacity and cpu.pcore.percent are the same",
+        ),
+        (TOPOLOGY, {"conf": {"topology.workers": "3"}}, "conf['topology.workers']"),
+        (TOPOLOGY, {"uptime_secs": -1}, "topologies[0].uptime_secs"),
+        (PART, {"tasks": 1}, "components[0]: unknown field 'tasks'"),
+        (PART, {"kind": "pump"}, "kind: expected one of spout"),
+        (PART, {"executors": [[2, 1]]}, "executors[0]: expected [first"),
+        (PART, {"executors": [[1, 3], [3, 4]]}, "task 3 is in two"),
     ],
 )
-def test_each_mistake_is_named(change: Change, text: str) -> None:
+def test_each_mistake_is_named(path: Sequence[str | int], change: Any, text: str) -> None:
+    assert text in error_of(changed(problem(), path, change))
+
+
+@pytest.mark.parametrize("field", ["supervisors", "scheduler"])
+def test_a_field_that_is_missing_is_named(field: str) -> None:
     asked = problem()
-    change(asked)
-    assert text in error_of(json.dumps(asked))
+    asked.pop(field)
+    assert f"{field}: missing" in error_of(json.dumps(asked))
+
+
+@pytest.mark.parametrize(("field", "id"), [("supervisors", "s1"), ("topologies", "t")])
+def test_what_occurs_twice_is_named(field: str, id: str) -> None:
+    asked = problem()
+    asked[field].append(asked[field][0])
+    assert f"{field}: '{id}' occurs twice" in error_of(json.dumps(asked))
 
 
 LIVING = [{"node": "s1", "host": "h1", "port": port, "tasks": [port]} for port in (1, 2)]
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("path", "change", "text"),
     [
-        (lambda p: p.update(assign_type="OLD"), "assign_type: expected one of NEW"),
-        (lambda p: p.update(speed=1), "problem: unknown field 'speed'"),
-        (lambda p: p["topology"].update(speed=1), "topology: unknown field 'speed'"),
-        (lambda p: p.update(tasks={"one": "in"}), "tasks: expected a task id"),
-        (lambda p: p.update(tasks={"1": "out"}), "tasks: task 1: no component is called 'out'"),
+        ((), {"assign_type": "OLD"}, "assign_type: expected one of NEW"),
+        ((), {"speed": 1}, "problem: unknown field 'speed'"),
+        (("topology",), {"speed": 1}, "topology: unknown field 'speed'"),
+        ((), {"tasks": {"one": "in"}}, "tasks: expected a task id"),
+        ((), {"tasks": {"1": "out"}}, "tasks: task 1: no component is called 'out'"),
+        (SUPERVISOR, {"available": [9]}, "supervisors[0].available: 9 is not one of its ports"),
+        (JSTORM_PART, {"parallelism": 2_000_000}, "more than 1000000 tasks"),
+        ((), {"old_workers": [{"node": "s1"}]}, "old_workers[0].host: missing"),
         (
-            lambda p: p["supervisors"][0].update(available=[9]),
-            "supervisors[0].available: 9 is not one of its ports",
-        ),
-        (
-            lambda p: p["topology"]["components"][0].update(parallelism=2_000_000),
-            "more than 1000000 tasks",
-        ),
-        (lambda p: p.update(old_workers=[{"node": "s1"}]), "old_workers[0].host: missing"),
-        (
-            lambda p: p.update(assign_type="MONITOR", old_workers=LIVING, dead_tasks=[1]),
+            (),
+            {"assign_type": "MONITOR", "old_workers": LIVING, "dead_tasks": [1]},
             "supervisors[0].available: 2 is offered, but a worker of old_workers lives there",
         ),
+        ((), {"conf": {DEFINED: [{"port": 0}]}}, f"{DEFINED}[0].componentToNum: missing"),
         (
-            lambda p: p.update(conf={"use.userdefine.assignment": [{"port": 0}]}),
-            "use.userdefine.assignment[0].componentToNum: missing",
-        ),
-        (
-            lambda p: p.update(conf={"use.userdefine.assignment": [{"componentToNum": {}}]}),
-            "use.userdefine.assignment[0].port: missing (0 is any)",
+            (),
+            {"conf": {DEFINED: [{"componentToNum": {}}]}},
+            f"{DEFINED}[0].port: missing (0 is any)",
         ),
     ],
 )
-def test_mistakes_in_jstorm_problems_are_named_too(change: Change, text: str) -> None:
-    asked = jstorm()
-    change(asked)
-    assert text in error_of(json.dumps(asked))
+def test_mistakes_in_jstorm_problems_are_named_too(
+    path: Sequence[str | int], change: Any, text: str
+) -> None:
+    assert text in error_of(changed(jstorm(), path, change))
 
 
 ODD: tuple[object, ...] = (
