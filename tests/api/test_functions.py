@@ -447,112 +447,95 @@ class Holder:
         yield tup
 
 
-REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "no yield": (
-        lambda: bolt("word")(returns_list),
+def of(function: Callable[..., Any], *given: Any, **named: Any) -> Callable[[], Any]:
+    """Return what decorates a function as a bolt."""
+    return lambda: bolt(*given, **named)(function)
+
+
+def generating(*given: Any, **named: Any) -> Callable[[], Any]:
+    """Return what decorates a generator as a bolt."""
+    return lambda: bolt(*given, **named)(again(generates))
+
+
+def folding(function: Callable[..., Any], *given: Any) -> Callable[[], Any]:
+    """Return what decorates a function as a fold over windows of a second."""
+    return lambda: fold(*given, window=tumbling(seconds=1), initial=0)(function)
+
+
+def windowing(window: Any) -> Callable[[], Any]:
+    return lambda: windowed("a", window=window())(again(generates))
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (
+        of(returns_list, "word"),
         "declares the fields word, but has no yield; write yield for each row",
     ),
-    "no fields": (
-        lambda: bolt(again(generates)),
-        "yields rows, but declares no fields; name them in the decorator",
-    ),
-    "two values for one field": (
-        lambda: bolt("word")(two),
+    (generating(), "yields rows, but declares no fields; name them in the decorator"),
+    (
+        of(two, "word"),
         f"yields 2 values in line {two.__code__.co_firstlineno + 1}, but declares 1 (word); yield as many values as there",
     ),
-    "one value for two fields": (lambda: bolt("word", "n")(constant), "yields 1 value in line"),
-    "a list for two fields": (
-        lambda: bolt("word", "n")(lists),
+    (of(constant, "word", "n"), "yields 1 value in line"),
+    (
+        of(lists, "word", "n"),
         "but declares 2 (word, n); a list or a dict is one value; yield a tuple for several",
     ),
-    "a dict for two fields": (
-        lambda: bolt("word", "n")(maps),
+    (
+        of(maps, "word", "n"),
         "a list or a dict is one value; yield a tuple for several, as in `yield a, b`",
     ),
-    "async": (
-        lambda: bolt("word")(asynchronous),
+    (
+        of(asynchronous, "word"),
         "is async, and the runtime does not await it; write a plain def asynchronous(tup)",
     ),
-    "an async generator": (
-        lambda: bolt("word")(asynchronous_generator),
-        "is async, and the runtime does not await it",
-    ),
-    "a method": (
-        lambda: bolt("word")(Holder.method),
+    (of(asynchronous_generator, "word"), "is async, and the runtime does not await it"),
+    (
+        of(Holder.method, "word"),
         "is a method; decorate a function outside of any class, or derive from",
     ),
-    "a bound method": (lambda: (bolt("word")(Holder.method), Holder().method)[1], "is a method"),
-    "a class": (
-        lambda: bolt("word")(type("Mine", (), {})),
-        "is a type; @bolt decorates functions only",
-    ),
-    "no decorator": (
+    (lambda: (bolt("word")(Holder.method), Holder().method)[1], "is a method"),
+    (of(type("Mine", (), {}), "word"), "is a type; @bolt decorates functions only"),
+    (
         lambda: generates_undecorated,
         'has no decorator; write @bolt("field", ...) above it',
     ),
-    "no parameter": (
+    (
         lambda: bolt(lambda: None),
         "takes (); write def <lambda>(tup) or def <lambda>(tup, state), without defaults",
     ),
-    "three parameters": (
-        lambda: bolt(lambda tup, state, more: None),
-        "takes (tup, state, more); write def",
-    ),
-    "a default": (lambda: bolt(lambda tup, n=3: None), "takes (tup, n=3); write def"),
-    "any arguments": (lambda: bolt(lambda *a: None), "takes (*a); write def"),
-    "a key without state": (
-        lambda: bolt("v", key="v")(again(generates)),
-        "keeps no state, so 'key' has no meaning; add a second",
-    ),
-    "types of a state without state": (
-        lambda: bolt("v", state_type="bigint")(again(generates)),
-        "'state_type' has no meaning",
-    ),
-    "streams": (
-        lambda: bolt({"default": ["a"], "b": ["c"]})(again(generates)),  # type: ignore[dict-item]
-        "emits to the default stream only",
-    ),
-    "a list of fields": (
-        lambda: bolt(["word"])(again(generates)),  # type: ignore[call-overload]
-        "fields are names, or one mapping of names to types",
-    ),
-    "an unknown type": (
-        lambda: bolt({"word": "wrod"})(again(generates)),
-        "component 'bolt', stream 'default', field 'word'",
-    ),
-    "a word for effects": (
-        lambda: bolt("v", effects="mute")(again(generates)),  # type: ignore[call-overload]
-        "effects is 'mute'; use one of Effects.RUN",
-    ),
-    "a spout as a bolt": (
+    (lambda: bolt(lambda tup, state, more: None), "takes (tup, state, more); write def"),
+    (lambda: bolt(lambda tup, n=3: None), "takes (tup, n=3); write def"),
+    (lambda: bolt(lambda *a: None), "takes (*a); write def"),
+    (generating("v", key="v"), "keeps no state, so 'key' has no meaning; add a second"),
+    (generating("v", state_type="bigint"), "'state_type' has no meaning"),
+    (generating({"default": ["a"], "b": ["c"]}), "emits to the default stream only"),
+    (generating(["word"]), "fields are names, or one mapping of names to types"),
+    (generating({"word": "wrod"}), "component 'bolt', stream 'default', field 'word'"),
+    (generating("v", effects="mute"), "effects is 'mute'; use one of Effects.RUN"),
+    (
         lambda: spout("v")(lines_again),
         "is declared with @spout; add it with set_spout",
     ),
-    "a fold with a yield": (
-        lambda: fold(window=tumbling(seconds=1), initial=0)(generating_fold),
-        "has a yield; return the new accumulator",
-    ),
-    "a fold of one parameter": (
-        lambda: fold(window=tumbling(seconds=1), initial=0)(lambda tup: 1),
+    (lambda: folding(generating_fold)(), "has a yield; return the new accumulator"),
+    (
+        folding(lambda tup: 1),
         "takes (tup); write def <lambda>(accumulator, tup), without defaults",
     ),
-    "a fold with too many fields": (
-        lambda: fold("a", "b", "c", window=tumbling(seconds=1), initial=0)(lambda a, t: 1),
+    (
+        folding(lambda a, t: 1, "a", "b", "c"),
         "declares 3 fields for the values the accumulator, the window's last millisecond; declare 1 or 2",
     ),
-    "a duration in place of a window": (
-        lambda: windowed("a", window=Duration.seconds(1))(again(generates)),  # type: ignore[arg-type]
+    (
+        windowing(lambda: Duration.seconds(1)),
         "window must be tumbling(...), sliding(...) or session(...), not Duration(ms=1000)",
     ),
-    "a window of no length": (
-        lambda: windowed("a", window=tumbling())(again(generates)),
-        "must be a whole number of at least 1",
-    ),
-    "windows of both kinds": (
-        lambda: windowed("a", window=sliding(count=3, every=Duration.seconds(1)))(again(generates)),
+    (windowing(tumbling), "must be a whole number of at least 1"),
+    (
+        windowing(lambda: sliding(count=3, every=Duration.seconds(1))),
         "both by count or both by time",
     ),
-}
+]
 
 
 def lines_again() -> list[str]:
@@ -567,9 +550,10 @@ def generating_fold(accumulator: Any, tup: Any) -> Any:
     yield accumulator
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_mistake_is_refused_with_component_function_and_line(case: str) -> None:
-    make, said = REFUSED[case]
+@pytest.mark.parametrize(("make", "said"), REFUSED)
+def test_a_mistake_is_refused_with_component_function_and_line(
+    make: Callable[[], Any], said: str
+) -> None:
     with pytest.raises(InvalidTopologyError) as refused:
         one(make())
     assert said in str(refused.value) and "component 'bolt'" in str(refused.value)
