@@ -154,7 +154,9 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(
     compiled = {
         name for name in held if re.fullmatch(r"sparkstorm/common/model/_core\.[^/]+\.so", name)
     }
+    # the plan of the folders is for readers of the sources
     wanted = {name for name in sources() if name.startswith("sparkstorm/")}
+    wanted.remove("sparkstorm/README.md")
     assert held - compiled == {
         name for name in wanted if not re.fullmatch(r"sparkstorm/common/model/_\w+\.c", name)
     }
@@ -221,7 +223,7 @@ def test_the_index_s_page_leads_to_files_that_the_tag_has(distributions: dict[st
     links = re.findall(r"\]\(([^)\s]+)\)", str(metadata.get_payload()))
     urls = [url.partition(", ")[2] for url in metadata.get_all("Project-URL", [])]
     files = f"{HOME}/blob/v{metadata['Version']}/"
-    assert len(links) > 40 and len(urls) == 5
+    assert len(links) > 20 and len(urls) == 5
     named = [url for url in [*links, *urls] if url not in (HOME, f"{HOME}/issues")]
     assert [url for url in named if not url.startswith(files)] == []
     paths = {url.removeprefix(files).partition("#")[0] for url in named}
@@ -244,9 +246,9 @@ def test_the_cores_own_tests_and_those_of_a_new_project_pass_where_it_is_install
     if not has_core:
         pytest.skip("no C compiler or no Python headers on this machine")
     test = "tests/executor/test_compiled.py"
-    for name in (test, "tests/transport/values.py"):
+    for name in (test, "tests/tiers.py", "tests/transport/values.py"):
         own = tmp_path / name
-        own.parent.mkdir(parents=True)
+        own.parent.mkdir(parents=True, exist_ok=True)
         own.write_bytes((ROOT / name).read_bytes())
     options = ("--rootdir", str(tmp_path), "--import-mode=importlib", "-k", "not says_its_version")
     said = each_kind.say(*pytest_, *options, test, folder=tmp_path, more=more)
