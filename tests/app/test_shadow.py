@@ -16,7 +16,7 @@ from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from sparkstorm.extensions.recording.shadow import check_shadow, compare_versions
 from sparkstorm.testing import FeederSpout, LocalCluster, Nothing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.sampled]
 
 
 class Running(StatefulBolt):

@@ -206,7 +206,7 @@ def rest_and_restart(bench: CrashingBench, secs: int) -> None:
     bench.rest(24)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
 def test_wherever_nimbus_dies_the_next_one_brings_every_request_to_its_end(name: str) -> None:
@@ -222,7 +222,7 @@ def test_wherever_nimbus_dies_the_next_one_brings_every_request_to_its_end(name:
     assert at > 3
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
 def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(name: str) -> None:
@@ -244,7 +244,7 @@ def test_wherever_the_driver_dies_a_request_was_never_made_or_comes_to_its_end(n
     assert ends == {True, False}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("name", ASKS)
@@ -360,7 +360,7 @@ def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves
     assert ends == {0, 1}
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("name", [each for each in ASKS if "deploy" in each or "rebalance" in each])

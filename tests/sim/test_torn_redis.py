@@ -36,7 +36,7 @@ def tear(server: RedisServer, chance: random.Random) -> None:
     path.write_bytes(data[: chance.randrange(begin + len(b"$5\r\nMULTI\r\n"), end)])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(2))
 def test_a_count_is_exact_whatever_byte_its_redis_is_torn_at(
     running: OverRedis, own_redis: RedisServer, seed: int

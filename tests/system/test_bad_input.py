@@ -45,7 +45,7 @@ from sparkstorm.driver.run import Run, end
 from sparkstorm.extensions.embedded.process import free_port
 from tests.system.main_job import MainJob
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.sampled]
 POISON = 7
 
 

@@ -25,7 +25,7 @@ from sparkstorm.extensions.embedded import RedisServer, start_redis
 from sparkstorm.testing.servers.processes import command_of, descendants
 from tests.system.gated_count import build, expected_counts
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.nightly]
 LIMIT_S = 600.0
 OWN = {"topology.workers": 2, "topology.acker.executors": 1, "topology.max.spout.pending": 500}
 
