@@ -29,7 +29,7 @@ from tests.transport.values import values
 
 CODEC = Codec()
 ACT: list[Callable[[], None]] = []
-"""What the next look at an Acting's value does."""
+"""Calls that the next reads of the field `value` of an `Acting` make, the last one first."""
 
 
 @dataclass

@@ -165,8 +165,8 @@ class TimeWindows:
                 self._finish()
                 self._end = self.floor = end
             key = self._queue.first_key()
-            # What its cells hold and whether they do is one look: two were 8 % of a replayed
-            # sliding window's CPU.
+            # One look at the cells for both whether they hold anything and what: a second one was
+            # 8 % of the Python of a replayed Nexmark q5 by rows, and 4 % of its CPU.
             if (content := self._content(end, key)) is not None:
                 return Firing(key, end - self._layout.length, end, content)
             self._queue.drop_first()
