@@ -42,7 +42,7 @@ def blob_uses(conf: Mapping[str, Any]) -> tuple[BlobUse, ...]:
     """Return the blobs of a topology's configuration; InvalidConfigError names the entry and what
     it may have.
     """
-    found: dict[str, BlobUse] = {}
+    uses: dict[str, BlobUse] = {}
     for name, options in (FileSettings.of(conf).blobs or {}).items():
         options = {} if options is None else options
         check_name(name, f"{KEY}: blob")
@@ -56,14 +56,14 @@ def blob_uses(conf: Mapping[str, Any]) -> tuple[BlobUse, ...]:
             )
         local = options.get("localname", name)
         check_name(local, f"{KEY}: localname")
-        if local in found:
+        if local in uses:
             raise InvalidConfigError(
-                f"{KEY}: {found[local].name} and {name} have the localname {local}; give one of them another"
+                f"{KEY}: {uses[local].name} and {name} have the localname {local}; give one of them another"
             )
-        found[local] = BlobUse(
+        uses[local] = BlobUse(
             name, local, options.get("uncompress", False), options.get("workerRestart", False)
         )
-    return tuple(found.values())
+    return tuple(uses.values())
 
 
 def check_name(name: Any, where: str) -> None:
@@ -117,13 +117,13 @@ def lay_out(folder: Path, use: BlobUse, key: str, fetch: Callable[[], bytes]) ->
     _prune(folder, {former, target})
 
 
-def _prune(folder: Path, kept: set[str]) -> None:
+def _prune(folder: Path, kept_paths: set[str]) -> None:
     """Delete versions that no link names, but for these: user code with a path of the version
     before may go on with it.
     """
-    kept |= {os.readlink(each) for each in folder.iterdir() if each.is_symlink()}
+    kept_paths |= {os.readlink(entry) for entry in folder.iterdir() if entry.is_symlink()}
     for version in (folder / _VERSIONS).iterdir():
-        if f"{_VERSIONS}/{version.name}" in kept or version.name.startswith("new-"):
+        if f"{_VERSIONS}/{version.name}" in kept_paths or version.name.startswith("new-"):
             continue
         if version.is_dir():
             shutil.rmtree(version, ignore_errors=True)

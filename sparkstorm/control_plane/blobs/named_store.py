@@ -54,9 +54,9 @@ class NamedBlobStore:
                 f"blob {name} is used by {', '.join(users)} ({KEY}): kill it first"
             )
 
-        def without(found: Mapping[str, NamedBlob]) -> Mapping[str, NamedBlob]:
-            _require(name, found)
-            return {each: blob for each, blob in found.items() if each != name}
+        def without(blobs: Mapping[str, NamedBlob]) -> Mapping[str, NamedBlob]:
+            _require(name, blobs)
+            return {blob_name: blob for blob_name, blob in blobs.items() if blob_name != name}
 
         self._state.change_named_blobs(without)
 
@@ -65,8 +65,8 @@ class NamedBlobStore:
         not start.
         """
         uses = blob_uses(conf)
-        known = self.all() if uses else {}
-        if missing := next((use.name for use in uses if use.name not in known), None):
+        blobs = self.all() if uses else {}
+        if missing := next((use.name for use in uses if use.name not in blobs), None):
             raise InvalidConfigError(
                 f"{KEY}: the cluster has no blob {missing}; make it: sparkstorm blob create {missing} FILE"
             )
@@ -80,10 +80,10 @@ class NamedBlobStore:
             self._blobs.put(data, now_ms, BlobKind.NAMED), len(data), 1, now_ms, self._by
         )
 
-        def changed(found: Mapping[str, NamedBlob]) -> Mapping[str, NamedBlob]:
-            _check_free(name, found, is_new)
-            version = 1 if is_new else found[name].version + 1
-            return {**found, name: replace(made, version=version)}
+        def changed(blobs: Mapping[str, NamedBlob]) -> Mapping[str, NamedBlob]:
+            _check_free(name, blobs, is_new)
+            version = 1 if is_new else blobs[name].version + 1
+            return {**blobs, name: replace(made, version=version)}
 
         return self._state.change_named_blobs(changed)[name]
 
@@ -99,17 +99,17 @@ class NamedBlobStore:
         }
 
 
-def _require(name: str, found: Mapping[str, NamedBlob]) -> None:
-    if name not in found:
+def _require(name: str, blobs: Mapping[str, NamedBlob]) -> None:
+    if name not in blobs:
         raise InvalidConfigError(
-            f"there is no blob {name}; there are {', '.join(sorted(found)) or 'none'}"
+            f"there is no blob {name}; there are {', '.join(sorted(blobs)) or 'none'}"
         )
 
 
-def _check_free(name: str, found: Mapping[str, NamedBlob], is_new: bool) -> None:
+def _check_free(name: str, blobs: Mapping[str, NamedBlob], is_new: bool) -> None:
     if not is_new:
-        _require(name, found)
-    elif name in found:
+        _require(name, blobs)
+    elif name in blobs:
         raise InvalidConfigError(
             f"blob {name} is there already; replace it with `sparkstorm blob update {name} FILE`"
         )

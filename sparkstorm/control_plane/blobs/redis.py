@@ -46,8 +46,8 @@ class RedisBytesStore:
 
     def get(self, key: str) -> bytes | None:
         """Read a value."""
-        found = self._ask(f"read blob chunk {key}", "GET", self._prefix + key)
-        return found if isinstance(found, bytes) else None
+        chunk = self._ask(f"read blob chunk {key}", "GET", self._prefix + key)
+        return chunk if isinstance(chunk, bytes) else None
 
     def has(self, key: str) -> bool:
         """Return whether there is a value."""
@@ -56,15 +56,15 @@ class RedisBytesStore:
     def list_keys(self) -> list[str]:
         """All keys, sorted; a scan, for rare sweeps only."""
         pattern = _literal(self._prefix) + "*"
-        found = set[bytes]()
+        all_keys = set[bytes]()
         cursor: Any = 0
         while True:
             cursor, keys = self._ask(
                 "list blob chunks", "SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_AT_ONCE
             )
-            found.update(keys)
+            all_keys.update(keys)
             if not int(cursor):
-                return sorted(key.decode().removeprefix(self._prefix) for key in found)
+                return sorted(key.decode().removeprefix(self._prefix) for key in all_keys)
 
     def wait_copies(self, wanted: int, timeout_ms: int) -> int:
         """The server's own copy and those of its replicas (WAIT), asked for in turns shorter than

@@ -56,7 +56,9 @@ class BlobStore:
                 f"a blob of {len(data)} bytes is larger than the limit of {MAX_BLOB_BYTES}"
             )
         key = blob_key(data)
-        chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+        chunks = [
+            data[offset : offset + CHUNK_BYTES] for offset in range(0, len(data), CHUNK_BYTES)
+        ]
         metadata = BlobMetadata(key, len(data), len(chunks), now_ms, self.sign(data, kind))
         former = self._state.read_blob_metadata(key)
         if former is not None:
@@ -168,8 +170,8 @@ class BlobStore:
         delete that was cut.
         """
         chunks = self._bytes.list_keys()
-        known = set(self._state.blob_keys())
-        return {key for key in chunks if key.partition(":")[0] not in known}
+        known_keys = set(self._state.blob_keys())
+        return {key for key in chunks if key.partition(":")[0] not in known_keys}
 
     def delete_chunks(self, keys: Iterable[str]) -> None:
         """Delete chunks that belong to no blob."""

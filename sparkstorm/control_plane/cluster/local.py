@@ -59,8 +59,8 @@ class LocalStateTree:
             self._root = _Node() if checkpoint is None else deepcopy(checkpoint)
             hints = [
                 hint
-                for known in (*self._data_hints.values(), *self._name_hints.values())
-                for hint in known
+                for path_hints in (*self._data_hints.values(), *self._name_hints.values())
+                for hint in path_hints
             ]
             self._data_hints = {}
             self._name_hints = {}
@@ -71,9 +71,9 @@ class LocalStateTree:
     def _ephemeral_paths(self, node: _Node, path: str, session: int) -> list[str]:
         own = [path] if node.owner == session else []
         return own + [
-            found
+            ephemeral_path
             for name, child in node.children.items()
-            for found in self._ephemeral_paths(child, f"{path}/{name}", session)
+            for ephemeral_path in self._ephemeral_paths(child, f"{path}/{name}", session)
         ]
 
     def find(self, path: str) -> _Node | None:
@@ -137,20 +137,24 @@ class LocalStateTree:
         for hint in self._name_hints.pop(parent, []):
             hint()
         for hints in (self._data_hints, self._name_hints):
-            for known in [each for each in hints if each == path or each.startswith(path + "/")]:
-                for hint in hints.pop(known, []):
+            for hinted_path in [
+                hinted_path
+                for hinted_path in hints
+                if hinted_path == path or hinted_path.startswith(path + "/")
+            ]:
+                for hint in hints.pop(hinted_path, []):
                     hint()
 
 
 def _owners(node: _Node) -> set[int]:
-    found = {owner for child in node.children.values() for owner in _owners(child)}
-    return found | {node.owner} if node.owner else found
+    owners = {owner for child in node.children.values() for owner in _owners(child)}
+    return owners | {node.owner} if node.owner else owners
 
 
 def _add(hints: dict[str, list[Hint]], path: str, hint: Hint | None) -> None:
-    known = hints.setdefault(path, [])
-    if hint and hint not in known:
-        known.append(hint)
+    path_hints = hints.setdefault(path, [])
+    if hint and hint not in path_hints:
+        path_hints.append(hint)
 
 
 @lru_cache(4096)
@@ -222,16 +226,16 @@ class LocalStateStore:
 
     def last_change(self, path: str, hint: Hint | None = None) -> int | None:
         """Return `Stored.change` of a node, None when there is none."""
-        found = self.get(path, hint)
-        return None if found is None else found.change
+        stored = self.get(path, hint)
+        return None if stored is None else stored.change
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
         """Write a node; compare the version when one is given."""
         with self.tree.lock:
             node = self.tree.find(self._open(path))
             if version is not None and (node is None or node.version != version):
-                found = f"version {node.version}" if node else "no node"
-                raise StateConflictError(f"{path}: expected version {version}, found {found}")
+                actual = f"version {node.version}" if node else "no node"
+                raise StateConflictError(f"{path}: expected version {version}, found {actual}")
             if node is None:
                 return self.tree.make(path, data).version
             node.data = check_size(path, data)

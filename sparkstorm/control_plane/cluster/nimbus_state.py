@@ -145,27 +145,27 @@ class NimbusState(RecordStore):
 
         Requests in `known_bad` are not read again.
         """
-        found: list[tuple[Request, Outcome | None]] = []
+        requests: list[tuple[Request, Outcome | None]] = []
         unreadable: dict[str, SparkStormError] = {}
         request_ids = self.request_ids(hint)
         decided = set(self.outcome_ids()) if request_ids else set()
         for request_id in (
             request_ids
             if not known_bad
-            else [each for each in request_ids if each not in known_bad]
+            else [request_id for request_id in request_ids if request_id not in known_bad]
         ):
             try:
                 outcome = self.read_outcome(request_id) if request_id in decided else None
                 if outcome is None or not outcome.is_final:
                     request = self.read_request(request_id)
-                    if {each.id for each in (request, outcome) if each} - {request_id}:
+                    if {record.id for record in (request, outcome) if record} - {request_id}:
                         raise StoreInconsistentError(
                             f"{paths.request(request_id)}: it or its outcome has another id"
                         )
-                    found += [(request, outcome)] if request else []
+                    requests += [(request, outcome)] if request else []
             except (StoreInconsistentError, TamperedBlobError) as error:
                 unreadable[request_id] = error
-        return sorted(found, key=lambda pair: (pair[0].created_ms, pair[0].id)), unreadable
+        return sorted(requests, key=lambda pair: (pair[0].created_ms, pair[0].id)), unreadable
 
     def read_request(self, request_id: str) -> Request | None:
         """A request; TamperedBlobError or StoreInconsistentError when it is none of ours."""
@@ -201,8 +201,8 @@ class NimbusState(RecordStore):
 
     def read_served(self) -> Mapping[str, int]:
         """Return when each remembered request that has been decided expires, by id."""
-        found = self._read_record(_Served, paths.SERVED)
-        return found.until_by_id if found else {}
+        served = self._read_record(_Served, paths.SERVED)
+        return served.until_by_id if served else {}
 
     def note_served(self, until_by_id: Mapping[str, int], since_ms: int = 0) -> None:
         """Remember requests that have been decided; those that expired before `since_ms` are
@@ -211,12 +211,18 @@ class NimbusState(RecordStore):
         Of more than 5,000 the last to expire are kept. Nothing is written when nothing changes.
         """
 
-        def changed(found: _Served | None) -> _Served | None:
-            known = {**(found.until_by_id if found else {}), **until_by_id}
-            kept = sorted(
-                (until_ms, each) for each, until_ms in known.items() if until_ms >= since_ms
+        def changed(served: _Served | None) -> _Served | None:
+            merged = {**(served.until_by_id if served else {}), **until_by_id}
+            newest = sorted(
+                (until_ms, request_id)
+                for request_id, until_ms in merged.items()
+                if until_ms >= since_ms
             )[-_MOST_SERVED:]
-            return _Served({each: until_ms for until_ms, each in kept}) if found or kept else None
+            return (
+                _Served({request_id: until_ms for until_ms, request_id in newest})
+                if served or newest
+                else None
+            )
 
         self._update(_Served, paths.SERVED, changed)
 
@@ -248,8 +254,8 @@ class NimbusState(RecordStore):
         """Return the excluded and drained hosts by name; the hint fires when one is marked or
         included again.
         """
-        found = self._read_record(HostMarks, paths.HOSTS, hint)
-        return found.by_host if found else {}
+        marks = self._read_record(HostMarks, paths.HOSTS, hint)
+        return marks.by_host if marks else {}
 
     def change_host_marks(
         self,
@@ -263,7 +269,7 @@ class NimbusState(RecordStore):
             self._update(
                 HostMarks,
                 paths.HOSTS,
-                lambda found: HostMarks(change(found.by_host if found else {})),
+                lambda marks: HostMarks(change(marks.by_host if marks else {})),
             )
         except (StoreInconsistentError, TamperedBlobError):
             self._write(paths.HOSTS, HostMarks(change(last_good)))
@@ -273,7 +279,7 @@ class NimbusState(RecordStore):
     def next_submission_number(self) -> int:
         """Count submissions over all times, for topology ids (JStorm's submittedCount)."""
         counted = self._update(
-            _Count, paths.SUBMITTED_COUNT, lambda found: _Count(found.count + 1 if found else 1)
+            _Count, paths.SUBMITTED_COUNT, lambda count: _Count(count.count + 1 if count else 1)
         )
         assert counted is not None
         return counted.count
@@ -318,8 +324,8 @@ class NimbusState(RecordStore):
         """Return what the cluster's configuration changes in the defaults; empty before a driver
         has published it.
         """
-        found = self._read_record(ClusterConf, paths.CLUSTER_CONF)
-        return found.conf if found else {}
+        record = self._read_record(ClusterConf, paths.CLUSTER_CONF)
+        return record.conf if record else {}
 
     def try_lead(self, info: NimbusInfo) -> bool:
         """Take part in the election; True while this session leads."""
@@ -359,9 +365,11 @@ class NimbusState(RecordStore):
         """All drivers on this root by number; the hint fires when one comes or goes.
         StoreInconsistentError for a damaged one.
         """
-        paths_found = [paths.driver(each) for each in self._names(paths.DRIVERS, hint)]
-        found = [self._read_plain(DriverInfo, path) for path in paths_found]
-        return sorted((each for each in found if each), key=lambda each: (each.number, each.id))
+        paths_found = [paths.driver(name) for name in self._names(paths.DRIVERS, hint)]
+        drivers = [self._read_plain(DriverInfo, path) for path in paths_found]
+        return sorted(
+            (driver for driver in drivers if driver), key=lambda driver: (driver.number, driver.id)
+        )
 
     def write_driver_number(self, number: int, claim: DriverNumber) -> None:
         """Claim a number; only one driver at a time does."""
@@ -370,12 +378,12 @@ class NimbusState(RecordStore):
     def read_driver_numbers(self) -> dict[int, DriverNumber]:
         """All claims by number."""
         numbers = [
-            int(each)
-            for each in self._names(paths.DRIVER_NUMBERS)
-            if each.isascii() and each.isdecimal()
+            int(name)
+            for name in self._names(paths.DRIVER_NUMBERS)
+            if name.isascii() and name.isdecimal()
         ]
-        found = {
+        claims = {
             number: self._read_plain(DriverNumber, paths.driver_number(number))
             for number in numbers
         }
-        return {number: claim for number, claim in found.items() if claim}
+        return {number: claim for number, claim in claims.items() if claim}

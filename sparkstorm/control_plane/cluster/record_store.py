@@ -38,11 +38,11 @@ class RecordStore:
     def _read(
         self, kind: type[RecordT], path: str, hint: Hint | None = None
     ) -> tuple[RecordT, int] | None:
-        found = self.store.get(path, hint)
-        if found is None:
+        stored = self.store.get(path, hint)
+        if stored is None:
             self._read_before.pop(path, None)
             return None
-        return self._opened(kind, path, found.data), found.version
+        return self._opened(kind, path, stored.data), stored.version
 
     def _opened(self, kind: type[RecordT], path: str, data: bytes) -> RecordT:
         """Return the signed record in a node's bytes."""
@@ -55,21 +55,21 @@ class RecordStore:
     def _read_record(
         self, kind: type[RecordT], path: str, hint: Hint | None = None
     ) -> RecordT | None:
-        found = self._read(kind, path, hint)
-        return found[0] if found else None
+        versioned = self._read(kind, path, hint)
+        return versioned[0] if versioned else None
 
     def _read_once(
         self, kind: type[RecordT], path: str, hint: Hint | None = None
     ) -> RecordT | None:
         """Read a signed record without keeping it: of paths that are never used again."""
-        found = self.store.get(path, hint)
-        return decode_record(kind, unseal(path, found.data, self._key), path) if found else None
+        stored = self.store.get(path, hint)
+        return decode_record(kind, unseal(path, stored.data, self._key), path) if stored else None
 
     def _read_plain(
         self, kind: type[RecordT], path: str, hint: Hint | None = None
     ) -> RecordT | None:
-        found = self.store.get(path, hint)
-        return decode_record(kind, found.data, path) if found and found.data else None
+        stored = self.store.get(path, hint)
+        return decode_record(kind, stored.data, path) if stored and stored.data else None
 
     def _update(
         self, kind: type[RecordT], path: str, change: Callable[[RecordT | None], RecordT | None]
@@ -78,13 +78,13 @@ class RecordStore:
         writes nothing.
         """
         for _ in range(CONFLICT_LIMIT):
-            found = self._read(kind, path)
-            changed = change(found[0] if found else None)
+            versioned = self._read(kind, path)
+            changed = change(versioned[0] if versioned else None)
             try:
-                if changed is None or (found and changed == found[0]):
+                if changed is None or (versioned and changed == versioned[0]):
                     return changed
-                if found:
-                    self._write(path, changed, found[1])
+                if versioned:
+                    self._write(path, changed, versioned[1])
                 else:
                     self._create(path, changed)
                 return changed

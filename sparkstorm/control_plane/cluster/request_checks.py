@@ -71,13 +71,13 @@ def checked_rebalance(
 
 def upgrade_options(workers: Iterable[str], component: str, worker_num: int) -> UpgradeOptions:
     """Return the choice of a batch; InvalidConfigError for a worker that is no NODE:PORT."""
-    found = []
-    for each in workers:
+    slots = []
+    for worker in workers:
         try:
-            found.append(WorkerSlot.parse(str(each)))
+            slots.append(WorkerSlot.parse(str(worker)))
         except ValueError as error:
             raise InvalidConfigError(f"topology.upgrade.workers: {error}") from None
-    return UpgradeOptions(tuple(found), component, worker_num)
+    return UpgradeOptions(tuple(slots), component, worker_num)
 
 
 def check_upgraded_outline(
@@ -101,7 +101,9 @@ def check_upgraded_outline(
         now = after.components[component]
         here = f"{where}component '{component}'"
         tasks = [
-            sum(each == component for each in outline.component_by_task.values())
+            sum(
+                task_component == component for task_component in outline.component_by_task.values()
+            )
             for outline in (before, after)
         ]
         if tasks[0] != tasks[1]:
@@ -113,10 +115,10 @@ def check_upgraded_outline(
                 f"{here} is a {now.kind} in the new code, a {was.kind} runs; use a hot deploy"
             )
         for stream in sorted(was.streams.keys() | now.streams.keys()):
-            fields = [each.streams.get(stream) for each in (was, now)]
+            fields = [spec.streams.get(stream) for spec in (was, now)]
             if fields[0] != fields[1]:
                 words = [
-                    f"({', '.join(each)})" if each is not None else "nothing" for each in fields
+                    f"({', '.join(names)})" if names is not None else "nothing" for names in fields
                 ]
                 raise InvalidTopologyError(
                     f"{here}, stream '{stream}': the new code declares {words[1]}, {words[0]} runs; use a hot deploy"
@@ -195,9 +197,9 @@ def _check_components(where: str, part: object, tasks: Mapping[str, int]) -> Non
         raise InvalidTopologyError(f"{where}: expected a map by component, got {part!r:.60}")
     for component in part:
         if component not in tasks:
-            known = ", ".join(sorted(tasks))
+            names = ", ".join(sorted(tasks))
             raise InvalidTopologyError(
-                f"{where}: there is no component {component!r:.60}, only {known}"
+                f"{where}: there is no component {component!r:.60}, only {names}"
             )
 
 
@@ -226,7 +228,12 @@ def check_components(topology: Topology, cluster_conf: Mapping[str, Any], name: 
     InvalidTopologyError.
     """
     check_regions(
-        ((each.id, each.conf) for each in topology if isinstance(each.conf, Mapping)), f"{name}: "
+        (
+            (component.id, component.conf)
+            for component in topology
+            if isinstance(component.conf, Mapping)
+        ),
+        f"{name}: ",
     )
     for component in topology:
         where = f"component '{component.id}' of {name}"

@@ -38,8 +38,8 @@ def choose_stores(
     infos = list(supervisors)
     if wanted is not None:
         named = tuple(wanted.split(",")) if cells > 1 else (wanted,)
-        for each in named:
-            _require_known(name, each, stores, infos)
+        for store in named:
+            _require_known(name, store, stores, infos)
         if len({*named}) != cells:
             raise InvalidConfigError(
                 f"{STORE}: {name} is to lie in {cells} cells, a store each ({CELLS}), and names {wanted!r:.80}: name {cells} "
@@ -62,15 +62,15 @@ def choose_stores(
             if (store or stores[0]) in workers:
                 workers[store or stores[0]] += share
     # Sorting keeps the order of equals, and a dictionary that of the configuration.
-    return tuple(sorted(workers, key=lambda each: workers[each])[:cells])
+    return tuple(sorted(workers, key=lambda store: workers[store])[:cells])
 
 
 def _offered(stores: Sequence[str], infos: Sequence[SupervisorInfo]) -> list[str]:
     home = stores[0]
     at_all = [
-        each
-        for each in stores[1:]
-        if all(info.other_stores.get(each, "unknown") == "" for info in infos)
+        store
+        for store in stores[1:]
+        if all(info.other_stores.get(store, "unknown") == "" for info in infos)
     ]
     if at_all and any(info.store_problem for info in infos):
         return at_all
@@ -83,7 +83,7 @@ def check_kept(
     """Raise InvalidConfigError when new code of a topology that runs names other stores than those
     that have its data, or another number of cells.
     """
-    there = ",".join(each or home for each in stores)
+    there = ",".join(store or home for store in stores)
     if wanted is not None and wanted != there:
         raise InvalidConfigError(
             f"{STORE}: the data of {name} are in the store {there!r} and stay there, so its new code cannot name "
@@ -101,7 +101,8 @@ def _require_known(
 ) -> None:
     if not wanted or wanted not in stores:
         there = (
-            ", ".join(each for each in stores if each) or "none: sparkstorm.redis.urls is not set"
+            ", ".join(store for store in stores if store)
+            or "none: sparkstorm.redis.urls is not set"
         )
         raise InvalidConfigError(
             f"{STORE}: {name} names the store {wanted!r:.80}; the cluster's stores are {there}"

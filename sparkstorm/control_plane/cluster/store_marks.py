@@ -35,15 +35,15 @@ class StoreMarks:
         of a new incarnation, counts for all.
         """
         cell = spec.topology_id, spec.cell
-        known = self._marks.get(cell)
+        known_mark = self._marks.get(cell)
         if mark is None:
             return
-        is_new = known is None or (known.incarnation, known.losses) != (
+        is_new = known_mark is None or (known_mark.incarnation, known_mark.losses) != (
             mark.incarnation,
             mark.losses,
         )
-        if (found := newer_mark(known, mark)) is not None:
-            self._marks = {cell: found}
+        if (newer := newer_mark(known_mark, mark)) is not None:
+            self._marks = {cell: newer}
         if is_new or min(spec.tasks(), default=0) == self._first_task_of(spec):
             self._new = cell
 
@@ -58,13 +58,13 @@ class StoreMarks:
 
     def read(self, state: StormState, topology_id: str, cells: int) -> None:
         """Read what ZooKeeper knows of a topology's stores, before its worker is started."""
-        found = {
+        stored = {
             (topology_id, cell): mark
             for cell, mark in state.read_store_marks(topology_id, cells).items()
         }
-        known = {each: mark for each, mark in self._marks.items() if each[0] == topology_id}
-        both = {each: newer_mark(known.get(each), found.get(each)) for each in {*known, *found}}
-        self._marks = {each: mark for each, mark in both.items() if mark is not None}
+        noted = {cell: mark for cell, mark in self._marks.items() if cell[0] == topology_id}
+        both = {cell: newer_mark(noted.get(cell), stored.get(cell)) for cell in {*noted, *stored}}
+        self._marks = {cell: mark for cell, mark in both.items() if mark is not None}
 
     def write(self, state: StormState, now_ms: int) -> None:
         """Write what is known to ZooKeeper, once a second."""

@@ -70,20 +70,18 @@ class StormState(NimbusState):
         A base that differs gets the next version.
         """
 
-        def changed(found: TopologyBase | None) -> TopologyBase | None:
-            new = change(found) if found else None
-            return (
-                replace(new, version=found.version + 1) if found and new and new != found else new
-            )
+        def changed(base: TopologyBase | None) -> TopologyBase | None:
+            new = change(base) if base else None
+            return replace(new, version=base.version + 1) if base and new and new != base else new
 
         return self._update(TopologyBase, paths.storm(topology_id), changed)
 
     def restore_base(self, newest: TopologyBase) -> None:
         """Write a base again over an older one."""
 
-        def changed(found: TopologyBase | None) -> TopologyBase | None:
-            is_older = found is not None and found.version < newest.version
-            return replace(newest, version=newest.version + 1) if is_older else found
+        def changed(base: TopologyBase | None) -> TopologyBase | None:
+            is_older = base is not None and base.version < newest.version
+            return replace(newest, version=newest.version + 1) if is_older else base
 
         self._update(TopologyBase, paths.storm(newest.topology_id), changed)
 
@@ -166,10 +164,10 @@ class StormState(NimbusState):
     def read_upgrade(self, topology_id: str, hint: Hint | None = None) -> GrayUpgrade | None:
         """Return the record of a topology's gray upgrade; None when none is under way."""
         path = paths.gray_upgrade(topology_id)
-        found = self.store.get(path, hint)
+        stored = self.store.get(path, hint)
         return (
-            self._opened(GrayUpgrade, path, found.data)
-            if found is not None and found.data
+            self._opened(GrayUpgrade, path, stored.data)
+            if stored is not None and stored.data
             else None
         )
 
@@ -180,11 +178,11 @@ class StormState(NimbusState):
         None writes nothing.
         """
         path = paths.gray_upgrade(topology_id)
-        found = self.store.get(path)
-        known = self.read_upgrade(topology_id)
-        changed = change(known)
-        if changed is not None and changed != known:
-            self._write(path, changed, found.version if found is not None else None)
+        stored = self.store.get(path)
+        upgrade = self.read_upgrade(topology_id)
+        changed = change(upgrade)
+        if changed is not None and changed != upgrade:
+            self._write(path, changed, stored.version if stored is not None else None)
         return changed
 
     # -- assignments -------------------------------------------------------------------------------
@@ -197,17 +195,22 @@ class StormState(NimbusState):
         """Return a topology's assignment; TamperedBlobError when it does not carry this cluster's
         signature.
         """
-        found = self._read_record(Assignment, paths.assignment(topology_id), hint)
-        if found and found.topology_id != topology_id:
+        assignment = self._read_record(Assignment, paths.assignment(topology_id), hint)
+        if assignment and assignment.topology_id != topology_id:
             raise StoreInconsistentError(
-                f"{paths.assignment(topology_id)}: is about {found.topology_id[:80]!r}"
+                f"{paths.assignment(topology_id)}: is about {assignment.topology_id[:80]!r}"
             )
-        return found
+        return assignment
 
     def read_assignments(self, hint: Hint | None = None) -> dict[str, Assignment]:
         """All assignments by topology id; the hint fires when one comes, goes or changes."""
-        found = {each: self.read_assignment(each, hint) for each in self.assignment_ids(hint)}
-        return {topology_id: assignment for topology_id, assignment in found.items() if assignment}
+        assignments = {
+            topology_id: self.read_assignment(topology_id, hint)
+            for topology_id in self.assignment_ids(hint)
+        }
+        return {
+            topology_id: assignment for topology_id, assignment in assignments.items() if assignment
+        }
 
     def write_assignment(self, assignment: Assignment) -> None:
         """Publish an assignment; StateConflictError when a newer one is there (an old leader's late
@@ -222,17 +225,17 @@ class StormState(NimbusState):
                 f"the assignment of {assignment.topology_id} with {len(assignment.slot_by_executor)} executors takes "
                 f"{len(sealed)} bytes, more than a node's {MAX_NODE_BYTES}; give its components fewer executors"
             )
-        found = self._read(Assignment, path)
-        if found is None:
+        versioned = self._read(Assignment, path)
+        if versioned is None:
             self.store.create(path, sealed)
-        elif found[0] == assignment:
+        elif versioned[0] == assignment:
             return
-        elif found[0].version >= assignment.version:
+        elif versioned[0].version >= assignment.version:
             raise StateConflictError(
-                f"{path}: version {assignment.version} comes after version {found[0].version}"
+                f"{path}: version {assignment.version} comes after version {versioned[0].version}"
             )
         else:
-            self.store.put(path, sealed, found[1])
+            self.store.put(path, sealed, versioned[1])
 
     def remove_assignment(self, topology_id: str) -> None:
         """Take a topology off all slots."""
@@ -305,8 +308,8 @@ class StormState(NimbusState):
 
     def worker_beat_slots(self, topology_id: str) -> list[WorkerSlot]:
         """Slots that have a beat; nodes with foreign names are passed over."""
-        found = map(paths.slot_of_workerbeat, self.store.children(paths.workerbeats(topology_id)))
-        return [slot for slot in found if slot]
+        slots = map(paths.slot_of_workerbeat, self.store.children(paths.workerbeats(topology_id)))
+        return [slot for slot in slots if slot]
 
     def read_worker_beat(self, topology_id: str, slot: WorkerSlot) -> WorkerBeat | None:
         """A worker's last beat; StoreInconsistentError when it is not one."""
@@ -316,13 +319,13 @@ class StormState(NimbusState):
         """Return the beats of a topology's workers but those that cannot be read or name another
         worker, which Nimbus reports.
         """
-        found = []
+        beats = []
         for slot in self.worker_beat_slots(topology_id):
             with contextlib.suppress(StoreInconsistentError):
                 beat = self.read_worker_beat(topology_id, slot)
                 if beat and (beat.topology_id, beat.node, beat.port) == (topology_id, *slot):
-                    found.append(beat)
-        return found
+                    beats.append(beat)
+        return beats
 
     # -- the store of a topology's data ------------------------------------------------------------
 
@@ -333,11 +336,11 @@ class StormState(NimbusState):
     def read_store_marks(self, topology_id: str, cells: int = 1) -> dict[int, StoreMark]:
         """Return the same for each of a topology's cells of which anything is known."""
         first = self.read_store_mark(topology_id)
-        found = {} if first is None else {0: first}
+        marks = {} if first is None else {0: first}
         if cells > 1:
             others = self._read_record(CellMarks, paths.cell_marks(topology_id))
-            found |= others.by_cell if others else {}
-        return found
+            marks |= others.by_cell if others else {}
+        return marks
 
     def note_store_mark(self, topology_id: str, mark: StoreMark, cell: int = 0) -> None:
         """Add one worker's knowledge; nothing is written for a topology that is gone."""
@@ -347,24 +350,26 @@ class StormState(NimbusState):
             self._update(
                 CellMarks,
                 paths.cell_marks(topology_id),
-                lambda found: (found or CellMarks()).with_mark(cell, mark),
+                lambda marks: (marks or CellMarks()).with_mark(cell, mark),
             )
         else:
             self._update(
-                StoreMark, paths.store_mark(topology_id), lambda found: newer_mark(found, mark)
+                StoreMark, paths.store_mark(topology_id), lambda stored: newer_mark(stored, mark)
             )
 
     def move_store_marks(self, old_id: str, new_id: str) -> None:
         """Let a topology expect the data of another, which is gone; may be cut and repeated."""
         mark = self.read_store_mark(old_id)
         if mark is not None:
-            self._update(StoreMark, paths.store_mark(new_id), lambda found: newer_mark(found, mark))
+            self._update(
+                StoreMark, paths.store_mark(new_id), lambda stored: newer_mark(stored, mark)
+            )
         others = self._read_record(CellMarks, paths.cell_marks(old_id))
         for cell, its in others.by_cell.items() if others else ():
             self._update(
                 CellMarks,
                 paths.cell_marks(new_id),
-                lambda found, cell=cell, its=its: (found or CellMarks()).with_mark(cell, its),  # type: ignore[misc]
+                lambda marks, cell=cell, its=its: (marks or CellMarks()).with_mark(cell, its),  # type: ignore[misc]
             )
         self.remove_store_marks(old_id)
 
@@ -398,10 +403,10 @@ class StormState(NimbusState):
     def read_errors(self, topology_id: str, component: str) -> list[Failure]:
         """A component's last errors, oldest first."""
         folder = paths.under(paths.errors(topology_id), component)
-        found = (
+        errors = (
             self._read_plain(Failure, f"{folder}/{name}") for name in self.store.children(folder)
         )
-        return [error for error in found if error]
+        return [error for error in errors if error]
 
     # -- blobs -------------------------------------------------------------------------------------
 
@@ -419,8 +424,8 @@ class StormState(NimbusState):
 
     def read_named_blobs(self, hint: Hint | None = None) -> Mapping[str, NamedBlob]:
         """Return the newest version of each blob with a name; the hint fires when one changes."""
-        found = self._read_record(NamedBlobs, paths.NAMED_BLOBS, hint)
-        return found.by_name if found else {}
+        blobs = self._read_record(NamedBlobs, paths.NAMED_BLOBS, hint)
+        return blobs.by_name if blobs else {}
 
     def change_named_blobs(
         self, change: Callable[[Mapping[str, NamedBlob]], Mapping[str, NamedBlob]]
@@ -431,7 +436,7 @@ class StormState(NimbusState):
         changed = self._update(
             NamedBlobs,
             paths.NAMED_BLOBS,
-            lambda found: NamedBlobs(change(found.by_name if found else {})),
+            lambda blobs: NamedBlobs(change(blobs.by_name if blobs else {})),
         )
         return changed.by_name if changed else {}
 

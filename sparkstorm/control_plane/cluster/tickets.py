@@ -74,11 +74,11 @@ class TicketOffice:
         """A ticket for that spec, good until it is used or the context ends. StoreUnavailableError
         without ZooKeeper.
         """
-        at = self._address
-        ticket = Ticket(at.hosts, at.root, secrets.token_hex(32), at.tls)
+        address = self._address
+        ticket = Ticket(address.hosts, address.root, secrets.token_hex(32), address.tls)
         # what a slot needs to delete the node
-        credential = f"{at.user or ''}:{at.password or ''}\n".encode()
-        acl = _acl(at, make_digest_acl(_USER, ticket.password, read=True))
+        credential = f"{address.user or ''}:{address.password or ''}\n".encode()
+        acl = _acl(address, make_digest_acl(_USER, ticket.password, read=True))
         self._store.ensure_hidden(TICKETS)
         self._store.create_ephemeral(
             f"{TICKETS}/{ticket.name}", seal(ticket, credential + spec), acl
@@ -89,13 +89,13 @@ class TicketOffice:
             self._store.delete(f"{TICKETS}/{ticket.name}")
 
 
-def _acl(at: ZooKeeperAddress, reader: ACL) -> list[ACL] | None:
+def _acl(address: ZooKeeperAddress, reader: ACL) -> list[ACL] | None:
     """Return the ACL of a ticket's node: all rights for the cluster's identity, read for the
     ticket's; None without passwords.
     """
     return (
-        [make_digest_acl(at.user, at.password, all=True), reader]
-        if at.user and at.password
+        [make_digest_acl(address.user, address.password, all=True), reader]
+        if address.user and address.password
         else None
     )
 

@@ -103,8 +103,8 @@ class WatchedStore:
         """Return `Stored.change` of a node, from the kept content when there is a hint."""
         if hint is None:
             return self._store.last_change(path)
-        found = self.get(path, hint)
-        return None if found is None else found.change
+        stored = self.get(path, hint)
+        return None if stored is None else stored.change
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
         """Write a node; compare the version when one is given."""

@@ -85,15 +85,15 @@ class ZooKeeperAddress:
 
     def with_patience_of(self, conf: Mapping[str, Any]) -> "ZooKeeperAddress":
         """The same address with the timeouts and retries of the storm.zookeeper.* keys."""
-        found = ZooKeeperSettings.of(conf)
+        settings = ZooKeeperSettings.of(conf)
         return replace(
             self,
-            session_timeout_ms=found.session_ms,
-            connection_timeout_ms=found.connection_ms,
-            retries=found.retries,
-            retry_interval_ms=found.retry_ms,
-            retry_ceiling_ms=found.longest_retry_ms,
-            request_timeout_ms=found.request_ms,
+            session_timeout_ms=settings.session_ms,
+            connection_timeout_ms=settings.connection_ms,
+            retries=settings.retries,
+            retry_interval_ms=settings.retry_ms,
+            retry_ceiling_ms=settings.longest_retry_ms,
+            request_timeout_ms=settings.request_ms,
         )
 
 
@@ -439,16 +439,16 @@ class ZooKeeperStateStore:
         ):
             return
         waiting = ["/"]
-        found = []
+        to_open = []
         while waiting:
             path = waiting.pop()
-            found.append(path)
+            to_open.append(path)
             waiting += [
-                each
+                child
                 for name in self.children(path)
-                if (each := f"{path.rstrip('/')}/{name}") != hidden
+                if (child := f"{path.rstrip('/')}/{name}") != hidden
             ]
-        for path in reversed(found):  # the root last: it marks that all is done
+        for path in reversed(to_open):  # the root last: it marks that all is done
             with contextlib.suppress(NoNodeError):
                 acls, _ = self._node("look at", path, self._client.get_acls_async)
                 if viewer not in acls:

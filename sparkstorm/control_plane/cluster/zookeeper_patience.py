@@ -127,6 +127,6 @@ class BoundedHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         is_answer = len(readers) == 1 and not writers
         if not is_answer or timeout_s is None or timeout_s <= self._wait_s:
             return super().select(*arguments, **options)
-        found = super().select(readers, writers, others, self._wait_s)
-        self._wait_s = _FIRST_WAIT_S if found[0] else 2 * self._wait_s
-        return found
+        ready = super().select(readers, writers, others, self._wait_s)
+        self._wait_s = _FIRST_WAIT_S if ready[0] else 2 * self._wait_s
+        return ready

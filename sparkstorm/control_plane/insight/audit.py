@@ -42,7 +42,7 @@ def audit(
     for task, size in backlog_by_task.items():
         if task in merged.counts_by_task:
             backlog[merged.counts_by_task[task].component] += size
-    found = []
+    edges = []
     for (sender, stream, receiver), flow in sorted(merged.edges.items()):
         missing = flow.sent - flow.consumed
         fault = ""
@@ -55,8 +55,8 @@ def audit(
             lost = f", {counted(away, 'frame is', 'frames are')} in quarantine" if away else ""
             sent = f"{counted(missing, 'row')} {_was(missing)} sent"
             fault = f"{sent} and not consumed, and nothing waits{lost}"
-        found.append(EdgeAudit(sender, stream, receiver, flow.sent, flow.consumed, fault))
-    return tuple(found)
+        edges.append(EdgeAudit(sender, stream, receiver, flow.sent, flow.consumed, fault))
+    return tuple(edges)
 
 
 def _was(count: int) -> str:

@@ -41,28 +41,28 @@ def cluster_view(
     away = next((view.problem for view in topologies.values() if view.problem), "")
     leading = reading.leader.driver.id if reading.leader and reading.leader.driver else ""
     drivers = {
-        each.id: DriverView(
-            each.id, each.number, each.host, each.pid, each.since_ms, each.id == leading
+        driver.id: DriverView(
+            driver.id, driver.number, driver.host, driver.pid, driver.since_ms, driver.id == leading
         )
-        for each in reading.drivers
+        for driver in reading.drivers
     }
     return ClusterReport(
         time_ms=reading.time_ms,
         number=number,
         sentence=_sentence(reading, topologies, away),
-        is_well=all(each.is_well for each in lines.values())
+        is_well=all(line.is_well for line in lines.values())
         and not (away or reading.problems or reading.leader is None),
         stale_since_ms=None,
         stale_reason="",
         drivers=drivers,
         leader=next(
-            (each.host for each in drivers.values() if each.is_leader),
+            (driver.host for driver in drivers.values() if driver.is_leader),
             reading.leader.owner if reading.leader else None,
         ),
-        slots=sum(len(each.slots) for each in hosts.values()),
-        slots_used=sum(each.slots_used for each in hosts.values()),
-        executors=sum(each.executors for each in lines.values()),
-        tasks=sum(each.tasks for each in lines.values()),
+        slots=sum(len(host.slots) for host in hosts.values()),
+        slots_used=sum(host.slots_used for host in hosts.values()),
+        executors=sum(line.executors for line in lines.values()),
+        tasks=sum(line.tasks for line in lines.values()),
         windows=Later(
             WINDOWS_S, lambda name: _added([view.windows[name] for view in topologies.values()])
         ),
@@ -114,14 +114,14 @@ _REST = {
 
 
 def _added(windows: Iterable[CountWindow]) -> CountWindow:
-    found = list(windows)
-    seconds = max((each.seconds for each in found), default=0.0)
-    counts = added(each.counts for each in found)
+    window_list = list(windows)
+    seconds = max((window.seconds for window in window_list), default=0.0)
+    counts = added(window.counts for window in window_list)
     if not seconds:
         return CountWindow(0.0, counts)
 
     def rate(name: str) -> float:
-        return sum(getattr(each, name) or 0.0 for each in found)
+        return sum(getattr(window, name) or 0.0 for window in window_list)
 
     return CountWindow(
         seconds,
@@ -130,7 +130,7 @@ def _added(windows: Iterable[CountWindow]) -> CountWindow:
         rate("executed_per_s"),
         rate("acked_per_s"),
         rate("failed_per_s"),
-        max((each.busy for each in found if each.busy is not None), default=None),
+        max((window.busy for window in window_list if window.busy is not None), default=None),
     )
 
 
@@ -143,11 +143,13 @@ def _hosts(reading: StoreReading, topologies: Mapping[str, TopologyReport]) -> d
         for sentence in reading.problems.get("blacklist", ())
         for host in sentence.partition(":")[0].split(", ")
     }
-    found = {}
-    for host in sorted({each.host for each in reading.supervisors} | {*reading.host_marks}):
+    hosts = {}
+    for host in sorted(
+        {supervisor.host for supervisor in reading.supervisors} | {*reading.host_marks}
+    ):
         nodes = sorted(
-            (each for each in reading.supervisors if each.host == host),
-            key=lambda each: each.supervisor_id,
+            (supervisor for supervisor in reading.supervisors if supervisor.host == host),
+            key=lambda supervisor: supervisor.supervisor_id,
         )
         slots = []
         for node in nodes:
@@ -165,20 +167,20 @@ def _hosts(reading: StoreReading, topologies: Mapping[str, TopologyReport]) -> d
                     )
                 )
         mark = reading.host_marks.get(host)
-        found[host] = HostView(
+        hosts[host] = HostView(
             host,
             {node.supervisor_id: _node(node, slots, workers) for node in nodes},
             None if mark is None else "drained" if mark.is_drained else "excluded",
             mark.reason if mark else "",
-            next((each.unreached for each in nodes if each.unreached), ""),
+            next((node.unreached for node in nodes if node.unreached), ""),
             tuple(slots),
-            sum(each.topology_id is not None for each in slots),
+            sum(slot.topology_id is not None for slot in slots),
             ", ".join(
                 sorted(
                     {
                         rack
-                        for each in nodes
-                        if isinstance(rack := each.scheduler_meta.get("rack"), str)
+                        for node in nodes
+                        if isinstance(rack := node.scheduler_meta.get("rack"), str)
                     }
                 )
             )
@@ -187,16 +189,16 @@ def _hosts(reading: StoreReading, topologies: Mapping[str, TopologyReport]) -> d
             mark.since_ms if mark else None,
             host in blacklisted,
         )
-    return found
+    return hosts
 
 
 def _node(
     node: SupervisorInfo, slots: list[SlotView], workers: Mapping[str, WorkerView]
 ) -> NodeView:
     own = [
-        each.slot
-        for each in slots
-        if WorkerSlot.parse(each.slot).node == node.supervisor_id and each.topology_id is not None
+        slot.slot
+        for slot in slots
+        if WorkerSlot.parse(slot.slot).node == node.supervisor_id and slot.topology_id is not None
     ]
     memory = node.resources.get(_MEMORY)
     cpu = node.resources.get(_CPU)
@@ -220,27 +222,27 @@ def _node(
 
 def _known_sum(of: Iterable[float | None]) -> float | None:
     """Return the sum of what is known; None where nothing is."""
-    known = [each for each in of if each is not None]
-    return sum(known) if known else None
+    values = [value for value in of if value is not None]
+    return sum(values) if values else None
 
 
 def _fullness(reading: StoreReading) -> float | None:
     """Return how full Redis is by the heartbeats of workers; None where none has a limit."""
-    found = [
-        each.stats.get("store_percent")
+    percents = [
+        beat.stats.get("store_percent")
         for topology in reading.topologies.values()
-        for each in topology.beats
+        for beat in topology.beats
     ]
-    return max((each / 100 for each in found if type(each) is int), default=None)
+    return max((percent / 100 for percent in percents if type(percent) is int), default=None)
 
 
 def _requests(reading: StoreReading) -> tuple[RequestView, ...]:
-    found = []
+    views = []
     for request, outcome in reading.requests:
         state = "open" if outcome is None else str(outcome.state)
         step = outcome.step if outcome else ""
         error = outcome.error if outcome and outcome.state is not OutcomeState.ACCEPTED else ""
-        found.append(
+        views.append(
             RequestView(
                 request.id,
                 str(request.kind),
@@ -252,4 +254,4 @@ def _requests(reading: StoreReading) -> tuple[RequestView, ...]:
                 error,
             )
         )
-    return tuple(found)
+    return tuple(views)

@@ -121,13 +121,13 @@ class StoreLook:
         new = self.progress[owner]
         # An owner with records in several stores has one beginning in each.
         earlier = [
-            each
-            for each in self.earlier.get(owner.partition("@")[0], ())
-            if each.started_ms == new.started_ms and each.now_ms <= new.now_ms
+            progress
+            for progress in self.earlier.get(owner.partition("@")[0], ())
+            if progress.started_ms == new.started_ms and progress.now_ms <= new.now_ms
         ]
-        known = [Progress(now_ms=new.started_ms), *earlier, new]
-        begun = [each for each in known if each.now_ms <= time_ms] or known[:1]
-        last = max(begun, key=lambda each: each.now_ms)
+        history = [Progress(now_ms=new.started_ms), *earlier, new]
+        begun = [progress for progress in history if progress.now_ms <= time_ms] or history[:1]
+        last = max(begun, key=lambda progress: progress.now_ms)
         # Where it is older than a minute, nothing was committed for long behind it.
         return replace(last, now_ms=max(last.now_ms, time_ms - EARLIER_MS))
 
@@ -180,7 +180,7 @@ class Health:
         """
         if self.life.status is TopologyStatus.KILLED:
             return True
-        is_grave = any(each.fault in _GRAVE for each in self.culprits)
+        is_grave = any(culprit.fault in _GRAVE for culprit in self.culprits)
         return not (is_grave or self.problems or self.life.paused or self.lacks_workers)
 
     @property
@@ -208,7 +208,7 @@ def examine(
     its known problems, and where it is in its life.
     """
     now_ms = after.now_ms or after.merged.now_ms
-    found = loads(before.progress, after.progress, now_ms)
+    task_loads = loads(before.progress, after.progress, now_ms)
     grown = _grown(before, after)
     merged = after.merged
     buckets = before.merged.latency_buckets
@@ -217,13 +217,13 @@ def examine(
     }
     p99_ms = percentile_ms({bucket: count for bucket, count in ended.items() if count > 0}, 0.99)
     edges = audit(merged, after.backlog_by_task, after.is_one_moment)
-    waits = waiting(found, after, p99_ms) if life.is_running else None
-    at_fault = culprits(found if life.is_running else _unheld(found), edges, waits, grown)
+    waits = waiting(task_loads, after, p99_ms) if life.is_running else None
+    at_fault = culprits(task_loads if life.is_running else _unheld(task_loads), edges, waits, grown)
     health = Health(
         name,
         "",
         at_fault,
-        found,
+        task_loads,
         edges,
         p99_ms,
         grown,
@@ -239,21 +239,21 @@ def examine(
 def _grown(before: StoreLook, after: StoreLook) -> dict[str, Counts]:
     """Return what was added between two looks, by component, over all owners of its tasks."""
     old = before.merged.counts_by_task
-    found: dict[str, list[Counts]] = {}
+    counts_by_component: dict[str, list[Counts]] = {}
     for task, new in after.merged.counts_by_task.items():
         since = old.get(task, NO_COUNTS)
         grown = (
             max(0, now - then) for now, then in zip(counts_of(new), counts_of(since), strict=True)
         )
-        found.setdefault(new.component, []).append(Counts(*grown))
-    return {component: added(several) for component, several in found.items()}
+        counts_by_component.setdefault(new.component, []).append(Counts(*grown))
+    return {component: added(several) for component, several in counts_by_component.items()}
 
 
 def _unheld(of: Iterable[TaskLoad]) -> tuple[TaskLoad, ...]:
     """Return the loads without pauses: while a topology is deactivated they are its spouts'
     rest.
     """
-    return tuple(replace(each, paused={}) for each in of)
+    return tuple(replace(load, paused={}) for load in of)
 
 
 def _in_words(health: Health, after: StoreLook) -> str:
@@ -279,7 +279,7 @@ def _worst(health: Health) -> str:
     """Return the gravest of what is wrong; missing workers and problems, for which trees wait, come
     before the wait.
     """
-    grave = [each for each in health.culprits if each.fault in _GRAVE]
+    grave = [culprit for culprit in health.culprits if culprit.fault in _GRAVE]
     if health.life.paused:
         return f"it was deactivated, since {health.life.paused}"
     if grave and grave[0].fault in _LOST:
@@ -294,7 +294,7 @@ def _worst(health: Health) -> str:
 def _running(health: Health, trees: int, after: StoreLook) -> str:
     """Return the sentence of a topology that is well and runs."""
     name = health.name
-    limits = [each for each in health.culprits if each.fault not in _GRAVE]
+    limits = [culprit for culprit in health.culprits if culprit.fault not in _GRAVE]
     is_still = not any(load.executed_per_s or load.emitted_per_s for load in health.loads)
     if health.life.is_drained:
         return f"{name} is done: its sources have emitted everything, and nothing is under way"
@@ -325,7 +325,7 @@ def loads(
     for record in after.values():
         for task, counts in record.counts_by_task.items():
             newest[task] = max(counts.token, newest.get(task, counts.token))
-    found = {}
+    load_by_task = {}
     for slot, new in after.items():
         old = before.get(slot)
         if old is None or new.now_ms <= old.now_ms:
@@ -334,8 +334,8 @@ def loads(
         for task, counts in new.counts_by_task.items():
             if counts.token == newest[task]:
                 since = old.counts_by_task.get(task) or TaskCounts(counts.component)
-                found[task] = _load(task, slot, since, counts, elapsed_ms)
-    return tuple(found[task] for task in sorted(found))
+                load_by_task[task] = _load(task, slot, since, counts, elapsed_ms)
+    return tuple(load_by_task[task] for task in sorted(load_by_task))
 
 
 _LOADED = attrgetter(
@@ -373,10 +373,10 @@ def waiting(of: Iterable[TaskLoad], after: StoreLook, p99_ms: float | None) -> C
     """
     new = after.merged
     pending = _open_trees(new)
-    held = sum(each.held for each in new.counts_by_task.values())
+    held = sum(counts.held for counts in new.counts_by_task.values())
     if not (pending or any(after.backlog_by_task.values())) or (held and 2 * held >= pending):
         return None
-    task, oldest_ms = max(after.waited_ms_by_task.items(), key=lambda each: each[1], default=(0, 0))
+    task, oldest_ms = max(after.waited_ms_by_task.items(), key=lambda item: item[1], default=(0, 0))
     # A worker inside one call sends no new ages.
     still_ms = after.now_ms - new.now_ms if after.now_ms and new.now_ms else 0
     longest_ms = max(oldest_ms, still_ms)
@@ -400,7 +400,7 @@ def waiting(of: Iterable[TaskLoad], after: StoreLook, p99_ms: float | None) -> C
 
 
 def _open_trees(of: Progress) -> int:
-    return sum(each.pending for each in of.counts_by_task.values())
+    return sum(counts.pending for counts in of.counts_by_task.values())
 
 
 def _before_which(
@@ -412,9 +412,9 @@ def _before_which(
     if task in merged.counts_by_task:
         return merged.counts_by_task[task].component
     backlog = Counter[str]()
-    for each, size in after.backlog_by_task.items():
-        if each in merged.counts_by_task:
-            backlog[merged.counts_by_task[each].component] += size
+    for receiver, size in after.backlog_by_task.items():
+        if receiver in merged.counts_by_task:
+            backlog[merged.counts_by_task[receiver].component] += size
     if (most := backlog.most_common(1)) and most[0][1]:
         return most[0][0]
     busiest = max(of, key=lambda load: load.busy, default=None)
@@ -431,7 +431,7 @@ def culprits(
     by_component: dict[str, list[TaskLoad]] = {}
     for load in of:
         by_component.setdefault(load.component, []).append(load)
-    found = [
+    suspects = [
         Culprit(
             Fault.LEAKING,
             edge.receiver,
@@ -440,26 +440,26 @@ def culprits(
         for edge in edges
         if edge.fault
     ]
-    found += [waits] if waits else []
+    suspects += [waits] if waits else []
     busiest = max(
-        (load for each in by_component.values() for load in each),
+        (load for task_loads in by_component.values() for load in task_loads),
         key=lambda load: load.busy,
         default=None,
     )
     for component, grown in counts.items():
-        found += _of_counts(component, grown)
+        suspects += _of_counts(component, grown)
     for component, tasks in by_component.items():
-        found += _of_component(component, tasks, busiest)
+        suspects += _of_component(component, tasks, busiest)
     most_busy = {
         component: max(load.busy for load in tasks) for component, tasks in by_component.items()
     }
     return tuple(
         sorted(
-            found,
-            key=lambda each: (
-                _RANKS[each.fault],
-                -most_busy.get(each.component, 0.0),
-                each.component,
+            suspects,
+            key=lambda culprit: (
+                _RANKS[culprit.fault],
+                -most_busy.get(culprit.component, 0.0),
+                culprit.component,
             ),
         )
     )
@@ -488,11 +488,11 @@ def _of_counts(component: str, grown: Counts) -> Iterator[Culprit]:
 def _of_component(
     component: str, tasks: Sequence[TaskLoad], busiest: TaskLoad | None
 ) -> list[Culprit]:
-    found = []
+    suspects = []
     executed = sum(load.executed for load in tasks)
     most = max(tasks, key=lambda load: load.busy)
     if most.busy >= _SLOW:
-        found.append(
+        suspects.append(
             Culprit(
                 Fault.SLOW,
                 component,
@@ -507,14 +507,14 @@ def _of_component(
         and fullest.executed * len(tasks) >= _SKEW * executed
     ):
         share = fullest.executed / executed
-        found.append(
+        suspects.append(
             Culprit(
                 Fault.SKEWED,
                 component,
                 f"task {fullest.task} of {_in_user_words(component)} executes {share:.0%} of its inputs",
             )
         )
-    return [*found, *_held_back(component, tasks, busiest)]
+    return [*suspects, *_held_back(component, tasks, busiest)]
 
 
 def _held_back(

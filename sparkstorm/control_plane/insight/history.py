@@ -72,11 +72,11 @@ class History:
         self.tasks_by_component = {name: dict.fromkeys(several) for name, several in tasks.items()}
         self.edges: list[Edge] = sorted(
             {
-                (each.component, each.stream, name)
+                (source.component, source.stream, name)
                 for name, component in outline.components.items()
                 if not name.startswith("__")
-                for each in component.inputs
-                if not each.component.startswith("__") and each.component in outline.components
+                for source in component.inputs
+                if not source.component.startswith("__") and source.component in outline.components
             }
         )
         # The system's components come first, so that those of users are one slice.
@@ -123,7 +123,9 @@ class History:
         for bucket, count in merged.latency_buckets.items():
             buckets[min(max(bucket, 0), BUCKETS)] += count
         pending = sum(counts.pending for counts in merged.counts_by_task.values())
-        loops = {slot: (tuple(each.loop_us), each.commits) for slot, each in owners.items()}
+        loops = {
+            slot: (tuple(progress.loop_us), progress.commits) for slot, progress in owners.items()
+        }
         point = Point(parts, edges, buckets, pending, sum(backlog.values()), loops)
         if self.newest is not None and any(map(lt, parts, self.newest[1].parts)):
             self._by_task.clear()
@@ -171,7 +173,7 @@ class History:
         now_ms = self.newest[0] if self.newest else 0
         within = self._by_component.since(now_ms - span_ms)
         # the last one before is where the first span begins
-        first = max(0, bisect_right(within, since_ms, key=lambda each: each[0]) - 1)
+        first = max(0, bisect_right(within, since_ms, key=lambda point: point[0]) - 1)
         points = [
             (at_ms, point, self._sums(point.parts, component)) for at_ms, point in within[first:]
         ]
@@ -184,21 +186,25 @@ class History:
             "pending",
             "backlog_bytes",
         )
-        found: dict[str, list[float | None]] = {key: [] for key in ("time_ms", *keys)}
+        columns: dict[str, list[float | None]] = {key: [] for key in ("time_ms", *keys)}
         count = len(self.user_rows if component is None else self.rows_by_component[component])
         for (old_ms, old, before), (new_ms, new, after) in pairwise(points):
             seconds = (new_ms - old_ms) / 1000
             row = [*map(sub, after, before)]
             buckets = dict(enumerate(map(sub, new.buckets, old.buckets)))
-            found["time_ms"].append(new_ms)
+            columns["time_ms"].append(new_ms)
             for name in names:
-                found[f"{name}_per_s"].append(row[COUNTS.index(name)] / seconds)
-            found["busy"].append(min(1.0, row[_BUSY] / 1e6 / seconds / count) if count else None)
-            found["p50_ms"].append(percentile_ms(buckets, 0.50) if any(buckets.values()) else None)
-            found["p99_ms"].append(percentile_ms(buckets, 0.99) if any(buckets.values()) else None)
-            found["pending"].append(new.pending)
-            found["backlog_bytes"].append(new.backlog_bytes)
-        return found
+                columns[f"{name}_per_s"].append(row[COUNTS.index(name)] / seconds)
+            columns["busy"].append(min(1.0, row[_BUSY] / 1e6 / seconds / count) if count else None)
+            columns["p50_ms"].append(
+                percentile_ms(buckets, 0.50) if any(buckets.values()) else None
+            )
+            columns["p99_ms"].append(
+                percentile_ms(buckets, 0.99) if any(buckets.values()) else None
+            )
+            columns["pending"].append(new.pending)
+            columns["backlog_bytes"].append(new.backlog_bytes)
+        return columns
 
     def _sums(self, by_component: Numbers, component: str | None) -> list[int]:
         """Return one component's counts, or the topology's: all user components, trees of its
@@ -207,10 +213,10 @@ class History:
         size = len(self.components)
         columns = [by_component[n * size : (n + 1) * size] for n in range(len(_COLUMNS))]
         if component is not None:
-            place = self.components.index(component)
-            return [column[place] for column in columns]
+            index = self.components.index(component)
+            return [column[index] for column in columns]
         return [
-            sum(column[at] for at in (self._spouts if n in _TREES else self._users))
+            sum(column[position] for position in (self._spouts if n in _TREES else self._users))
             for n, column in enumerate(columns)
         ]
 

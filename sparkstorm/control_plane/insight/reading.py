@@ -69,7 +69,7 @@ class TopologyReading:
         )
 
     def _life(self, look: StoreLook) -> Life:
-        running = {str(each.slot) for each in self.beats if each.state == RUNNING}
+        running = {str(beat.slot) for beat in self.beats if beat.state == RUNNING}
         slots = set(self.assignment.slot_by_executor.values()) if self.assignment else set()
         # A worker that has committed has run; its death is its own problem.
         starting = {str(slot) for slot in slots} - running - look.progress.keys()
@@ -85,7 +85,9 @@ class TopologyReading:
             if components[name].kind == "spout"
         }
         counts = [merged.counts_by_task.get(task) for task in spouts]
-        return bool(counts) and all(each is not None and each.is_exhausted for each in counts)
+        return bool(counts) and all(
+            task_counts is not None and task_counts.is_exhausted for task_counts in counts
+        )
 
 
 def is_settled(look: StoreLook) -> bool:
@@ -93,7 +95,7 @@ def is_settled(look: StoreLook) -> bool:
     bytes.
     """
     counts = look.merged.counts_by_task.values()
-    is_open = any(each.pending or each.is_waiting for each in counts)
+    is_open = any(task_counts.pending or task_counts.is_waiting for task_counts in counts)
     return not is_open and not any(look.backlog_by_task.values())
 
 

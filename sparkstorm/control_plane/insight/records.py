@@ -233,8 +233,8 @@ class TopologyReport:
     @property
     def spouts_per_s(self) -> float:
         """Return the rate at which its spouts emitted in the last minute."""
-        spouts = [each for each in self.components.values() if each.kind == "spout"]
-        return sum(each.windows["1m"].emitted_per_s or 0.0 for each in spouts)
+        spouts = [component for component in self.components.values() if component.kind == "spout"]
+        return sum(spout.windows["1m"].emitted_per_s or 0.0 for spout in spouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +406,9 @@ def _getter_of(
     kind: type, without: frozenset[str]
 ) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     """Return the names of a record's fields, and what reads their values at once."""
-    names = tuple(each.name for each in fields(kind) if each.name not in without)
+    names = tuple(
+        record_field.name for record_field in fields(kind) if record_field.name not in without
+    )
     if len(names) > 1:
         return names, attrgetter(*names)
     return names, lambda record: tuple(getattr(record, name) for name in names)
@@ -436,7 +438,7 @@ def to_json(view: Any, without: frozenset[str] = _WHOLE) -> Any:
     if isinstance(view, Enum):
         return view.value
     if isinstance(view, list | tuple | set | frozenset):
-        return [to_json(each) for each in view]
+        return [to_json(item) for item in view]
     if isinstance(view, float):
         return view if math.isfinite(view) else None
     return view if isinstance(view, bool | int | str) else str(view)

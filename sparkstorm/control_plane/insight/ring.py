@@ -64,7 +64,7 @@ class Ring(Generic[Item]):
         if oldest is None:
             return []
         from_ms = max(time_ms, oldest[0])
-        points = next(each for _, each in self._levels if each[0][0] <= from_ms)
+        points = next(level for _, level in self._levels if level[0][0] <= from_ms)
         return list(points)[bisect_right(points, from_ms, key=_time) - 1 :]
 
     def times(self) -> list[int]:

@@ -134,11 +134,13 @@ class Sampler:
 
     def _take(self, reading: StoreReading) -> None:
         views = {}
-        for topology_id, each in reading.topologies.items():
+        for topology_id, topology in reading.topologies.items():
             history = self._histories.get(topology_id)
             if history is None:
-                history = self._histories[topology_id] = History(each.outline, each.base.launch_ms)
-            views[topology_id] = self._view(each, history, reading.time_ms)
+                history = self._histories[topology_id] = History(
+                    topology.outline, topology.base.launch_ms
+                )
+            views[topology_id] = self._view(topology, history, reading.time_ms)
         for gone in self._histories.keys() - views.keys():
             del self._histories[gone]
             self._looks.pop(gone, None)
@@ -146,27 +148,27 @@ class Sampler:
             self._number += 1
             self._views = dict(sorted(views.items()))
             self._errors = {
-                topology_id: each.errors for topology_id, each in reading.topologies.items()
+                topology_id: topology.errors for topology_id, topology in reading.topologies.items()
             }
             self._cluster = cluster_view(reading, self._views, self._number)
-            kept = (self._cluster, self._views)
-            self._recent.add(reading.time_ms, kept)
+            moment = (self._cluster, self._views)
+            self._recent.add(reading.time_ms, moment)
         if self._kept.takes(reading.time_ms):
-            packed = zlib.compress(pickle.dumps(kept, pickle.HIGHEST_PROTOCOL), 1)
+            packed = zlib.compress(pickle.dumps(moment, pickle.HIGHEST_PROTOCOL), 1)
             with self._lock:
                 self._kept.add(reading.time_ms, packed)
 
     def _view(self, reading: TopologyReading, history: History, now_ms: int) -> TopologyReport:
         look = reading.look
-        known = self._looks.get(reading.base.topology_id)
+        last_look = self._looks.get(reading.base.topology_id)
         if look is not None:
             history.add(now_ms, look.progress, look.merged, look.backlog_by_task)
-            known = self._looks[reading.base.topology_id] = (now_ms, look)
-        last_ms, last = known or (now_ms, StoreLook({}, {}))
+            last_look = self._looks[reading.base.topology_id] = (now_ms, look)
+        last_ms, last = last_look or (now_ms, StoreLook({}, {}))
         view = topology_view(reading, last, history, last_ms)
         if look is not None:
             return view
-        age = "of before" if known else "not known"
+        age = "of before" if last_look else "not known"
         sentence = f"{view.name} may run on, its counts are {age}: {reading.problem}"
         return replace(view, sentence=sentence, is_well=False, problem=reading.problem)
 
@@ -186,15 +188,15 @@ class Sampler:
     def topology(self, name: str) -> TopologyReport:
         """Return a topology by name or id; NotAliveError names those there are."""
         views = self._views
-        found = views.get(name) or next(
-            (each for each in views.values() if each.name == name), None
+        report = views.get(name) or next(
+            (view for view in views.values() if view.name == name), None
         )
-        if found is None:
-            known = ", ".join(each.name for each in views.values())
+        if report is None:
+            names = ", ".join(view.name for view in views.values())
             raise NotAliveError(
-                f"topology {name:.80} is not alive; {f'there are {known}' if known else 'no topology runs here'}"
+                f"topology {name:.80} is not alive; {f'there are {names}' if names else 'no topology runs here'}"
             )
-        return found
+        return report
 
     def at(self, time_ms: int) -> tuple[ClusterReport, dict[str, TopologyReport]]:
         """Return cluster and topologies (by id) as of a moment of the last 24 hours, or just
@@ -202,14 +204,14 @@ class Sampler:
         """
         with self._lock:
             recent = self._recent.before(time_ms)
-            kept = None if recent else self._kept.before(time_ms) or self._kept.oldest()
+            sample = None if recent else self._kept.before(time_ms) or self._kept.oldest()
         if recent is not None:
             cluster, views = recent[1]
             return cluster, dict(views)
-        if kept is None:
+        if sample is None:
             return self.cluster(), dict(self._views)
         # our own bytes, never left this process
-        cluster, views = pickle.loads(zlib.decompress(kept[1]))
+        cluster, views = pickle.loads(zlib.decompress(sample[1]))
         return cluster, views
 
     def moments(self) -> list[int]:
@@ -238,9 +240,11 @@ class Sampler:
         view = self.topology(name)
         if component is not None:
             check_component(view, component)
-        found = self._errors.get(view.id, ())
+        failures = self._errors.get(view.id, ())
         return tuple(
-            error_view(each) for each in reversed(found) if component in (None, each.component)
+            error_view(failure)
+            for failure in reversed(failures)
+            if component in (None, failure.component)
         )
 
     def subscribe(self, wake: Callable[[], None]) -> Callable[[], None]:
@@ -273,7 +277,7 @@ def check_window(window: str) -> None:
 def check_component(view: TopologyReport, component: str) -> None:
     """Raise NotAliveError when a topology has no such component."""
     if component not in view.components:
-        known = ", ".join(name for name in view.components if not name.startswith("__"))
+        names = ", ".join(name for name in view.components if not name.startswith("__"))
         raise NotAliveError(
-            f"topology {view.name} has no component {component!r:.80}, only {known}"
+            f"topology {view.name} has no component {component!r:.80}, only {names}"
         )

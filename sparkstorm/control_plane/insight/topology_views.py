@@ -65,11 +65,11 @@ def topology_view(
     merged = parts.merged
     health = reading.health(look, now_ms)
     components = {name: _component(parts, name, health) for name in history.components}
-    users = [each for name, each in components.items() if not name.startswith("__")]
-    spouts = [each for each in users if each.kind == "spout"]
+    users = [component for name, component in components.items() if not name.startswith("__")]
+    spouts = [user for user in users if user.kind == "spout"]
     grown = parts.grown
     windows = Later(WINDOWS_S, lambda name: grown[name].topology())
-    total = sum(each.total or 0 for each in spouts)
+    total = sum(spout.total or 0 for spout in spouts)
     return TopologyReport(
         id=base.topology_id,
         name=base.name,
@@ -87,12 +87,12 @@ def topology_view(
         executors=len(reading.assignment.slot_by_executor) if reading.assignment else 0,
         counts=_topology_counts(users, spouts),
         windows=windows,
-        pending=sum(each.pending for each in spouts),
-        held=sum(each.held for each in users),
+        pending=sum(spout.pending for spout in spouts),
+        held=sum(user.held for user in users),
         backlog_bytes=sum(look.backlog_by_task.values()),
         dead_letters=reading.dead_letters,
         total=total or None,
-        done=sum(each.done or 0 for each in spouts) if total else None,
+        done=sum(spout.done or 0 for spout in spouts) if total else None,
         is_settled=is_settled(look),
         is_drained=health.life.is_drained,
         failures=_failures(merged),
@@ -110,8 +110,8 @@ def topology_view(
 def topology_line(view: TopologyReport) -> TopologyLine:
     """Return a topology as it is listed."""
     recent = view.windows[RECENT]
-    users = [each for name, each in view.components.items() if not name.startswith("__")]
-    slowest = max(users, key=lambda each: each.windows[RECENT].busy or 0.0, default=None)
+    users = [component for name, component in view.components.items() if not name.startswith("__")]
+    slowest = max(users, key=lambda component: component.windows[RECENT].busy or 0.0, default=None)
     return TopologyLine(
         id=view.id,
         name=view.name,
@@ -130,7 +130,7 @@ def topology_line(view: TopologyReport) -> TopologyLine:
         dead_letters=view.dead_letters,
         workers=view.workers_given,
         executors=view.executors,
-        tasks=sum(len(each.tasks) for each in view.components.values()),
+        tasks=sum(len(component.tasks) for component in view.components.values()),
     )
 
 
@@ -143,14 +143,15 @@ def _parts(reading: TopologyReading, look: StoreLook, history: History, now_ms: 
 
 def _culprits(health: Health) -> tuple[CulpritView, ...]:
     return tuple(
-        CulpritView(str(each.fault), each.component, each.sentence) for each in health.culprits
+        CulpritView(str(culprit.fault), culprit.component, culprit.sentence)
+        for culprit in health.culprits
     )
 
 
 def _topology_counts(users: list[ComponentReport], spouts: list[ComponentReport]) -> Counts:
     """Return the sums over user components, with acked and failed of spouts: whole trees."""
-    trees = added(each.counts for each in spouts)
-    return replace(added(each.counts for each in users), acked=trees.acked, failed=trees.failed)
+    trees = added(spout.counts for spout in spouts)
+    return replace(added(user.counts for user in users), acked=trees.acked, failed=trees.failed)
 
 
 def _task(parts: _Parts, task: int) -> TaskView:
@@ -198,12 +199,12 @@ def _task(parts: _Parts, task: int) -> TaskView:
 def _component(parts: _Parts, name: str, health: Health) -> ComponentReport:
     outline = parts.reading.outline.components[name]
     tasks = parts.history.tasks_by_component[name]
-    known = parts.merged.counts_by_task
-    counts = [known[task] for task in tasks if task in known]
+    counts_by_task = parts.merged.counts_by_task
+    counts = [counts_by_task[task] for task in tasks if task in counts_by_task]
     beats = [beat for task in tasks if (beat := parts.reading.beat_by_task.get(task)) is not None]
     grown = parts.grown
     is_spout = outline.kind == "spout"
-    total = sum(each.total for each in counts) if is_spout else 0
+    total = sum(count.total for count in counts) if is_spout else 0
     return ComponentReport(
         id=name,
         kind=outline.kind,
@@ -212,40 +213,42 @@ def _component(parts: _Parts, name: str, health: Health) -> ComponentReport:
         ),
         tasks=Later(tasks, lambda task: _task(parts, task)),
         inputs=tuple(
-            InputReport(each.component, each.stream, each.grouping, each.fields)
-            for each in outline.inputs
+            InputReport(source.component, source.stream, source.grouping, source.fields)
+            for source in outline.inputs
         ),
         streams=dict(sorted(outline.streams.items())),
         has_state=bool(outline.state_backend),
         counts=added(counts),
         windows=Later(WINDOWS_S, lambda window: grown[window].component(name, is_spout)),
-        pending=sum(each.pending for each in counts),
-        held=sum(each.held for each in counts),
+        pending=sum(count.pending for count in counts),
+        held=sum(count.held for count in counts),
         backlog_bytes=sum(parts.look.backlog_by_task.get(task, 0) for task in tasks),
-        queued=sum(each.queued for each in beats) if beats else None,
-        queued_ms=max((each.queued_ms for each in beats), default=None),
+        queued=sum(beat.queued for beat in beats) if beats else None,
+        queued_ms=max((beat.queued_ms for beat in beats), default=None),
         watermark_ms=min(
             (beat.watermark_ms for beat in beats if beat.watermark_ms is not None), default=None
         ),
-        execute_us=_slowest([each.execute_us for each in beats]),
-        process_us=_slowest([each.process_us for each in beats]),
+        execute_us=_slowest([beat.execute_us for beat in beats]),
+        process_us=_slowest([beat.process_us for beat in beats]),
         total=total or None,
-        done=sum(each.done for each in counts) if total else None,
+        done=sum(count.done for count in counts) if total else None,
         is_exhausted=is_spout
         and len(counts) == len(tasks)
-        and all(each.is_exhausted for each in counts),
+        and all(count.is_exhausted for count in counts),
         faults=tuple(
-            dict.fromkeys(str(each.fault) for each in health.culprits if each.component == name)
+            dict.fromkeys(
+                str(culprit.fault) for culprit in health.culprits if culprit.component == name
+            )
         ),
         last_error=next(
-            (error_view(each) for each in parts.reading.errors if each.component == name), None
+            (error_view(error) for error in parts.reading.errors if error.component == name), None
         ),
     )
 
 
 def _slowest(latencies: list[Mapping[str, float]]) -> Mapping[str, float]:
     """Return the latencies with the highest p99; none where nothing was measured."""
-    return max(latencies, key=lambda each: each.get("p99", -1.0), default={})
+    return max(latencies, key=lambda latency: latency.get("p99", -1.0), default={})
 
 
 def error_view(failure: Failure) -> ErrorView:
@@ -262,53 +265,67 @@ def error_view(failure: Failure) -> ErrorView:
 
 
 def _failures(merged: Progress) -> tuple[FailureView, ...]:
-    found = [
+    failures = [
         FailureView(cause.component, cause.error, cause.place, count)
         for cause, count in merged.failures.items()
     ]
     return tuple(
-        sorted(found, key=lambda each: (-each.count, each.component, each.error, each.place))
+        sorted(
+            failures,
+            key=lambda failure: (-failure.count, failure.component, failure.error, failure.place),
+        )
     )
 
 
 def _user_metrics(merged: Progress) -> tuple[UserMetricView, ...]:
     by_component: dict[str, list[dict[str, MetricValue]]] = {}
-    found = []
+    metrics = []
     for task, values in sorted(merged.metrics_by_task.items()):
         if task not in merged.counts_by_task:
             continue
         component = merged.counts_by_task[task].component
         gauges = {name: value for name, value in values.items() if value.kind is MetricKind.GAUGE}
-        found += [
-            UserMetricView(component, task, name, str(each.kind), each.value)
-            for name, each in gauges.items()
+        metrics += [
+            UserMetricView(component, task, name, str(gauge.kind), gauge.value)
+            for name, gauge in gauges.items()
         ]
         by_component.setdefault(component, []).append(
-            {name: each for name, each in values.items() if name not in gauges}
+            {name: value for name, value in values.items() if name not in gauges}
         )
     for component, several in by_component.items():
-        for name, each in merged_metrics(several).items():
-            shares = quantile(each.buckets, 0.50), quantile(each.buckets, 0.99)
-            buckets = dict(sorted(each.buckets.items()))
-            found.append(
+        for name, metric in merged_metrics(several).items():
+            shares = quantile(metric.buckets, 0.50), quantile(metric.buckets, 0.99)
+            buckets = dict(sorted(metric.buckets.items()))
+            metrics.append(
                 UserMetricView(
-                    component, None, name, str(each.kind), each.value, each.count, buckets, *shares
+                    component,
+                    None,
+                    name,
+                    str(metric.kind),
+                    metric.value,
+                    metric.count,
+                    buckets,
+                    *shares,
                 )
             )
-    return tuple(sorted(found, key=lambda each: (each.component, each.name, each.task or 0)))
+    return tuple(
+        sorted(metrics, key=lambda metric: (metric.component, metric.name, metric.task or 0))
+    )
 
 
 def _edges(parts: _Parts, health: Health) -> dict[str, EdgeView]:
-    audited = {(each.sender, each.stream, each.receiver): each for each in health.edges}
+    audited = {(edge.sender, edge.stream, edge.receiver): edge for edge in health.edges}
     rates = {window: grown.sent_per_s() for window, grown in parts.grown.items()}
-    found = {}
+    views = {}
     for edge in parts.history.edges:
         sender, stream, receiver = edge
         flow = parts.merged.edges.get(edge)
-        each = audited.get(edge)
+        audited_edge = audited.get(edge)
         inputs = parts.reading.outline.components[receiver].inputs
-        grouping = next(one for one in inputs if (one.component, one.stream) == (sender, stream))
-        found["/".join(edge)] = EdgeView(
+        grouping = next(
+            source for source in inputs if (source.component, source.stream) == (sender, stream)
+        )
+        views["/".join(edge)] = EdgeView(
             sender,
             stream,
             receiver,
@@ -316,17 +333,17 @@ def _edges(parts: _Parts, health: Health) -> dict[str, EdgeView]:
             grouping.fields,
             flow.sent if flow else 0,
             flow.consumed if flow else 0,
-            each.waiting if each else 0,
+            audited_edge.waiting if audited_edge else 0,
             flow.entries if flow else 0,
             flow.bytes if flow else 0,
             {window: rate[edge] for window, rate in rates.items()},
-            each.fault if each else "",
+            audited_edge.fault if audited_edge else "",
         )
-    return found
+    return views
 
 
 def _workers(parts: _Parts) -> dict[str, WorkerView]:
-    beats = {each.slot: each for each in parts.reading.beats}
+    beats = {beat.slot: beat for beat in parts.reading.beats}
     placed = parts.reading.assignment.executors_by_slot() if parts.reading.assignment else {}
     return {
         str(slot): _worker(parts, slot, executors, beats.get(slot))

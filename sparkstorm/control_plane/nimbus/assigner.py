@@ -128,14 +128,14 @@ class Assigner:
         a half topology.
         """
         # Read back from the blobs and not taken from the request: what runs is what is stored.
-        known = self._reader.complete(base)
+        topology = self._reader.complete(base)
         _LOG.info(
             "submission of %s by %s with %s",
             base.topology_id,
             base.owner,
-            loggable_conf(known.conf),
+            loggable_conf(topology.conf),
         )
-        snapshot = self._with_backup(with_topology(reading.snapshot, known), base)
+        snapshot = self._with_backup(with_topology(reading.snapshot, topology), base)
         plan = self.plan(snapshot, self._heartbeat_monitor.alive(snapshot, now_ms), now_ms)
         # Before anything is written: a topology that has no place leaves nothing behind.
         _raise_refusal(plan, base.topology_id)
@@ -190,7 +190,8 @@ class Assigner:
         snapshot = with_topology(reading.snapshot, after)
         topology_id = after.base.topology_id
         alive = {
-            each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()
+            placed_id: assignment.slot_by_executor.keys()
+            for placed_id, assignment in snapshot.assignments.items()
         }
         plan = self._ask(
             dry_run_copy(self._scheduler), snapshot, alive, now_ms, {topology_id: options}
@@ -206,14 +207,23 @@ class Assigner:
         """
         snapshot = replace(reading.snapshot, marks={**reading.snapshot.marks, host: mark})
         alive = {
-            each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()
+            topology_id: assignment.slot_by_executor.keys()
+            for topology_id, assignment in snapshot.assignments.items()
         }
         placed = self._ask(dry_run_copy(self._scheduler), snapshot, alive, now_ms, None).placed
-        before = {each: found.slot_by_executor for each, found in snapshot.assignments.items()}
+        before = {
+            topology_id: assignment.slot_by_executor
+            for topology_id, assignment in snapshot.assignments.items()
+        }
         changed = [
-            each for each in sorted(placed) if each in before and placed[each] != before[each]
+            topology_id
+            for topology_id in sorted(placed)
+            if topology_id in before and placed[topology_id] != before[topology_id]
         ]
-        return tuple(RebalancePlan(each, before[each], placed[each]) for each in changed)
+        return tuple(
+            RebalancePlan(topology_id, before[topology_id], placed[topology_id])
+            for topology_id in changed
+        )
 
 
 def _places(assignment: Assignment) -> str:
@@ -229,6 +239,8 @@ def _raise_refusal(plan: RoundPlan, topology_id: str) -> None:
         raise FailedAssignTopologyError(plan.refused[topology_id])
 
 
-def with_topology(snapshot: Snapshot, known: KnownTopology) -> Snapshot:
+def with_topology(snapshot: Snapshot, topology: KnownTopology) -> Snapshot:
     """Return the snapshot with that topology in it, in place of what it was."""
-    return replace(snapshot, topologies={**snapshot.topologies, known.base.topology_id: known})
+    return replace(
+        snapshot, topologies={**snapshot.topologies, topology.base.topology_id: topology}
+    )

@@ -43,14 +43,14 @@ class AssignmentRestorer:
         # The reading is out of date when bases were written: the next turn follows at once with a
         # new one.
         for topology_id, base in reading.bases.items() if not written else ():
-            found = reading.snapshot.assignments.get(topology_id)
+            assignment = reading.snapshot.assignments.get(topology_id)
             # Its assignment was removed on purpose, so that slots stop its workers.
             if base.status == TopologyStatus.KILLED:
                 continue
-            if found is None:
+            if assignment is None:
                 written |= self._restore_lost(base)
-            elif found.version < (seen := _newest_seen(reading, found)):
-                self._overtake(base, found, seen)
+            elif assignment.version < (seen := _newest_seen(reading, assignment)):
+                self._overtake(base, assignment, seen)
                 written = True
         return written
 
@@ -58,13 +58,13 @@ class AssignmentRestorer:
         """Write again the bases that are older than when they were read last; whether there was
         one.
         """
-        known = self._newest
+        newest_by_id = self._newest
         written = False
         self._newest = {}
         for topology_id, base in reading.bases.items():
             # In memory only: a copy in the store would be put back together with the record that it
             # is to guard.
-            newest = known.get(topology_id, base)
+            newest = newest_by_id.get(topology_id, base)
             if base.version < newest.version:
                 _LOG.error(
                     "the record of %s was put back to an older state; it is written again",
@@ -72,7 +72,7 @@ class AssignmentRestorer:
                 )
                 self._state.restore_base(newest)
                 written = True
-            self._newest[topology_id] = max(base, newest, key=lambda each: each.version)
+            self._newest[topology_id] = max(base, newest, key=lambda candidate: candidate.version)
         return written
 
     def _restore_lost(self, base: TopologyBase) -> bool:
@@ -88,14 +88,14 @@ class AssignmentRestorer:
         self._publish(with_new_version(last, last.kind), base.name)
         return True
 
-    def _overtake(self, base: TopologyBase, found: Assignment, seen: int) -> None:
+    def _overtake(self, base: TopologyBase, assignment: Assignment, seen: int) -> None:
         """Publish the assignment above the version that slots have seen, since they refuse an older
         one: from the backup, else with all fences raised.
         """
         _LOG.error(
             "the assignment of %s went back to version %d, after slots have seen version %d; it is written again",
             base.topology_id,
-            found.version,
+            assignment.version,
             seen,
         )
         last = self._backup(base)
@@ -104,8 +104,8 @@ class AssignmentRestorer:
         # more.
         newer = (
             with_new_version(last, last.kind)
-            if last and last.version > found.version
-            else placed_anew(found, seen + 1)
+            if last and last.version > assignment.version
+            else placed_anew(assignment, seen + 1)
         )
         self._publish(newer, base.name)
 
@@ -118,11 +118,14 @@ class AssignmentRestorer:
         return last if last is not None and last.topology_id == base.topology_id else None
 
 
-def _newest_seen(reading: Reading, found: Assignment) -> int:
+def _newest_seen(reading: Reading, assignment: Assignment) -> int:
     """The greatest version in the heartbeats of its slots."""
     versions = (
-        beat.assignment_version for beat in reading.beats if beat.topology_id == found.topology_id
+        beat.assignment_version
+        for beat in reading.beats
+        if beat.topology_id == assignment.topology_id
     )
     return max(
-        (version for version in versions if version <= found.version + _LONGEST_STEP), default=0
+        (version for version in versions if version <= assignment.version + _LONGEST_STEP),
+        default=0,
     )

@@ -83,22 +83,22 @@ class TopologyCleanup:
             topology_id: _sentence(topology_id, keys)
             for topology_id, keys in self.forgotten.items()
         }
-        kept = {
-            each: f"it was killed, and its data cannot be deleted yet: {problem}"
-            for each, (problem, _) in self._kept.items()
+        undeleted = {
+            topology_id: f"it was killed, and its data cannot be deleted yet: {problem}"
+            for topology_id, (problem, _) in self._kept.items()
         }
         return (
             forgotten
             | {topology_id: _revived_sentence(topology_id) for topology_id in self.revived}
-            | kept
+            | undeleted
         )
 
     def forgotten_of(self, name: str) -> list[str]:
         """Return the sentences on the forgotten topologies of that name."""
         return [
-            _sentence(each, keys)
-            for each, keys in self.forgotten.items()
-            if topology_name(each) == name
+            _sentence(topology_id, keys)
+            for topology_id, keys in self.forgotten.items()
+            if topology_name(topology_id) == name
         ]
 
     def advance(self, base: TopologyBase, now_ms: int) -> bool:
@@ -126,7 +126,7 @@ class TopologyCleanup:
         # The heir is to find the data that the marks name, or to say that they are gone.
         self._state.remove_topology(topology_id, keeps_marks=has_heir)
         # The base went last: while it is there, a Nimbus that follows goes on from here.
-        self.revived = [each for each in self.revived if each != topology_id]
+        self.revived = [other_id for other_id in self.revived if other_id != topology_id]
         self._next_sweep_ms = 0
         return True
 
@@ -144,12 +144,12 @@ class TopologyCleanup:
             except (OneStoreAwayError, StoreInconsistentError) as error:
                 errors.append(str(error))
         if errors:
-            found = "; ".join(errors)
-            if found != problem:
+            new_problem = "; ".join(errors)
+            if new_problem != problem:
                 _LOG.error(
-                    "%s is killed, and its data cannot be deleted yet: %s", topology_id, found
+                    "%s is killed, and its data cannot be deleted yet: %s", topology_id, new_problem
                 )
-            self._kept[topology_id] = (found, now_ms + _RETIRE_AGAIN_MS)
+            self._kept[topology_id] = (new_problem, now_ms + _RETIRE_AGAIN_MS)
             return False
         self._kept.pop(topology_id, None)
         return True
@@ -159,7 +159,7 @@ class TopologyCleanup:
         grace = PendingAction(Action.REMOVE, now_ms + self._settings.cleanup_ms)
         if base.pending:
             grace = replace(base.pending, due_ms=grace.due_ms)
-        self._state.update_base(base.topology_id, lambda found: replace(found, pending=grace))
+        self._state.update_base(base.topology_id, lambda stored: replace(stored, pending=grace))
         self._state.remove_assignment(base.topology_id)
 
     def forget(self, topology_id: str) -> None:
@@ -175,7 +175,9 @@ class TopologyCleanup:
                 store.retire(topology_id)
             self._state.remove_topology(topology_id)
             self.forgotten = {
-                each: keys for each, keys in self.forgotten.items() if each != topology_id
+                other_id: keys
+                for other_id, keys in self.forgotten.items()
+                if other_id != topology_id
             }
 
     def take_back(self, topology_id: str) -> None:
@@ -199,20 +201,22 @@ class TopologyCleanup:
         # each turn.
         self._next_sweep_ms = now_ms + self._settings.round_ms
         # In this order: a client removes its mark only when its request names the id.
-        known = self._state.known_ids() - set(self._state.topology_ids())
+        known_ids = self._state.known_ids() - set(self._state.topology_ids())
         ids = set(self._state.protected_ids())
         named, is_whole = self._named(ids)
         # A difference of what exists and what is named, and no list of what to delete: such a list
         # could be lost unnoticed.
-        left = known - ids
-        is_due = bool(left - self.forgotten.keys()) or now_ms >= self._next_look_ms
+        left_ids = known_ids - ids
+        is_due = bool(left_ids - self.forgotten.keys()) or now_ms >= self._next_look_ms
         # A store that does not answer is not asked in each sweep: the topologies of the others
         # would wait for it.
         if is_due and (
             now_ms < self._stores_away_until_ms or not self._compare_with_data(ids, reading, now_ms)
         ):
-            left = set()  # what looks like a trace may be all that is left of a topology's records
-        for topology_id in sorted(left - self.forgotten.keys()):
+            left_ids = (
+                set()
+            )  # what looks like a trace may be all that is left of a topology's records
+        for topology_id in sorted(left_ids - self.forgotten.keys()):
             _LOG.info("removing what was left of %s", topology_id)
             with contextlib.suppress(OneStoreAwayError):  # the next sweep finds it again
                 self.forget(topology_id)
@@ -233,14 +237,16 @@ class TopologyCleanup:
         # A topology that is being killed has a tombstone and a base for a moment, as it should. One
         # that an open request names counts too: the next look would be an hour after its end.
         live = {
-            each for each, base in reading.bases.items() if base.status != TopologyStatus.KILLED
+            topology_id
+            for topology_id, base in reading.bases.items()
+            if base.status != TopologyStatus.KILLED
         }
         try:
             stores = self._hooks.all_stores()
-            kept = Counter[str]()
+            key_counts = Counter[str]()
             for store in stores:
-                kept.update(store.unended())
-            ended = sorted({each for store in stores for each in store.ended(live)})
+                key_counts.update(store.unended())
+            ended = sorted({topology_id for store in stores for topology_id in store.ended(live)})
         except (StoreUnavailableError, OneStoreAwayError) as error:
             _LOG.warning("the topologies cannot be compared with their data: %s", error)
             self._stores_away_until_ms = (
@@ -250,18 +256,18 @@ class TopologyCleanup:
         here = named | set(self._state.topology_ids())
         # Reported and not deleted: ZooKeeper may have been emptied by mistake, and these keys are
         # then all that is left of a topology's states.
-        found = {
-            each: keys
-            for each, keys in kept.items()
-            if each not in here and is_id_of(each, topology_name(each))
+        forgotten = {
+            topology_id: keys
+            for topology_id, keys in key_counts.items()
+            if topology_id not in here and is_id_of(topology_id, topology_name(topology_id))
         }
         # Only new ones, or the log would have the same sentence every hour.
-        for topology_id in sorted(found.keys() - self.forgotten.keys()):
-            _LOG.error("%s", _sentence(topology_id, found[topology_id]))
+        for topology_id in sorted(forgotten.keys() - self.forgotten.keys()):
+            _LOG.error("%s", _sentence(topology_id, forgotten[topology_id]))
         for topology_id in sorted({*ended} - {*self.revived}):
             _LOG.error("%s", _revived_sentence(topology_id))
         self.revived = ended
-        self.forgotten, self._next_look_ms = found, now_ms + _FORGOTTEN_MS
+        self.forgotten, self._next_look_ms = forgotten, now_ms + _FORGOTTEN_MS
         return True
 
     def _named(self, ids: set[str]) -> tuple[set[str], bool]:
@@ -279,7 +285,9 @@ class TopologyCleanup:
                 deploy = self._state.read_deploy(name)
             except (StoreInconsistentError, TamperedBlobError):
                 # All ids of that name: one of them may be the one that holds the data.
-                ids |= {each for each in self._state.known_ids() if is_id_of(each, name)}
+                ids |= {
+                    known_id for known_id in self._state.known_ids() if is_id_of(known_id, name)
+                }
                 is_whole = False
                 continue
             if deploy:
@@ -338,7 +346,11 @@ class TopologyCleanup:
         used = named | {
             key for base in reading.bases.values() for key in (base.code_key, base.conf_key)
         }
-        used |= {key for each in reading.snapshot.assignments.values() for key in each.blob_keys()}
+        used |= {
+            key
+            for assignment in reading.snapshot.assignments.values()
+            for key in assignment.blob_keys()
+        }
         for key in set(self._state.blob_keys()) - used:
             try:
                 metadata = self._state.read_blob_metadata(key)

@@ -51,8 +51,8 @@ class Reading:
         """
         used = {
             slot.node
-            for each in self.snapshot.assignments.values()
-            for slot in each.slot_by_executor.values()
+            for assignment in self.snapshot.assignments.values()
+            for slot in assignment.slot_by_executor.values()
         }
         used |= {beat.node for beat in self.beats}
         absent = used - self.snapshot.supervisors.keys() if self.drivers else set()
@@ -92,7 +92,9 @@ class ClusterReader:
         bases = self._read_each(self._state.topology_ids(hint), self._state.read_base, problems)
         # One pass in this order: bases first, since an id without a base is no topology, even with
         # other records.
-        topologies = self._read_each(list(bases), lambda each: self.complete(bases[each]), problems)
+        topologies = self._read_each(
+            list(bases), lambda topology_id: self.complete(bases[topology_id]), problems
+        )
         assignments = self._read_each(
             self._state.assignment_ids(), self._state.read_assignment, problems
         )
@@ -105,7 +107,11 @@ class ClusterReader:
         )
         self._forget(set(topologies))
         # Without its assignment a topology would be placed as if it ran nowhere.
-        topologies = {each: known for each, known in topologies.items() if each not in problems}
+        topologies = {
+            topology_id: topology
+            for topology_id, topology in topologies.items()
+            if topology_id not in problems
+        }
         drivers = self._read_drivers(hint, problems)
         snapshot = replace(
             _snapshot(topologies, assignments, supervisors), marks=self._read_marks(hint, problems)
@@ -126,7 +132,7 @@ class ClusterReader:
 
     def _read_drivers(self, hint: Hint | None, problems: dict[str, str]) -> frozenset[int]:
         try:
-            return frozenset(each.number for each in self._state.read_drivers(hint))
+            return frozenset(driver.number for driver in self._state.read_drivers(hint))
         except StoreInconsistentError as error:
             problems["drivers"] = str(error)
             # No drivers means: unknown. A node is then never taken for gone, and its silence is
@@ -136,7 +142,7 @@ class ClusterReader:
     def _read_each(
         self, names: list[str], read: Callable[[str], ReadT | None], problems: dict[str, str]
     ) -> dict[str, ReadT]:
-        found = {}
+        records = {}
         for name in names:
             try:
                 record = read(name)
@@ -144,8 +150,8 @@ class ClusterReader:
                 problems[name] = str(error)
                 continue
             if record is not None:
-                found[name] = record
-        return found
+                records[name] = record
+        return records
 
     def _read_beats(self, topology_id: str, problems: dict[str, str]) -> list[WorkerBeat]:
         slots = {str(slot): slot for slot in self._state.worker_beat_slots(topology_id)}
@@ -193,7 +199,9 @@ class ClusterReader:
         # What is gone is forgotten here, once a reading, and not where topologies end: they end in
         # several places.
         self._outline_by_id = {
-            each: kept for each, kept in self._outline_by_id.items() if each in present
+            topology_id: outline
+            for topology_id, outline in self._outline_by_id.items()
+            if topology_id in present
         }
         used = {conf_key for conf_key, _ in self._outline_by_id.values()}
         self._conf_by_key = {key: conf for key, conf in self._conf_by_key.items() if key in used}

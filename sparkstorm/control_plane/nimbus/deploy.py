@@ -161,7 +161,7 @@ class Deploys:
             deploy.request_id, now_ms, f"{old.topology_id} ends; its workers stop"
         )
         self._parts.state.update_base(
-            old.topology_id, lambda found: transition(found, kill, now_ms, 0).base
+            old.topology_id, lambda base: transition(base, kill, now_ms, 0).base
         )
         self._parts.hooks.notify(old.name, "killTopology")
         return True

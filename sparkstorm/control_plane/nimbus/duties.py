@@ -147,19 +147,21 @@ class NimbusDuties:
         self._plan_next_turn(reading, now_ms)
 
     def _show_problems(self, reading: Reading, now_ms: int) -> None:
-        found = {
+        problems_by_finder = {
             "reading": reading.problems,
             "deploys": self._deploys.problems,
             "requests": self._requests.problems,
             "extensions": {
-                name: text for each in self._extensions for name, text in each.problems.items()
+                name: text
+                for extension in self._extensions
+                for name, text in extension.problems.items()
             },
             "cleanup": self.cleanup.problems,
             "stores": {**self._stores.problems, **self._without_store(reading)},
             "leader": {},
             "turn": {},
         }
-        for finder, problems in found.items():
+        for finder, problems in problems_by_finder.items():
             self.board.put(finder, problems)
         self.board.show(now_ms)
 
@@ -167,12 +169,12 @@ class NimbusDuties:
         """Return a sentence for each topology whose data are in a store that is not among this
         driver's.
         """
-        known = ("", *self._hooks.store_names)
+        known_stores = ("", *self._hooks.store_names)
         return {
             base.topology_id: str(unknown_store(base.topology_id, store, self._hooks.store_names))
             for base in reading.bases.values()
             for store in base.stores
-            if store not in known and base.status != TopologyStatus.KILLED
+            if store not in known_stores and base.status != TopologyStatus.KILLED
         }
 
     def _read(self, now_ms: int) -> Reading:
@@ -210,9 +212,9 @@ class NimbusDuties:
         """Return whether a supervisor that changed offers a slot that was not there, or has lost or
         found Redis or its driver; one with new trials of code is a reason to serve requests.
         """
-        found = self._changes.has_new_slots()
+        has_new_slots = self._changes.has_new_slots()
         self._next.is_asked |= self._changes.has_new_trials
-        return found
+        return has_new_slots
 
     # -- duties of each turn -----------------------------------------------------------------------
 
@@ -229,12 +231,12 @@ class NimbusDuties:
                 self._hooks.notify(base.name, "removeTopology")
             return True
         request = due_request(base, now_ms)
-        known = reading.snapshot.topologies.get(base.topology_id)
-        if request is None or known is None:
+        topology = reading.snapshot.topologies.get(base.topology_id)
+        if request is None or topology is None:
             return False
         decision = transition(base, request, now_ms, 0)
         if decision.effect == Effect.REBALANCE:
-            self._rebalancer.carry_out(known, decision, reading, now_ms)
+            self._rebalancer.carry_out(topology, decision, reading, now_ms)
         return True
 
     def _serve(self, reading: Reading, now_ms: int) -> bool:
@@ -262,7 +264,7 @@ class NimbusDuties:
         """Replace what has died; nothing after it in a turn looks at places."""
         alive = self._heartbeat_monitor.alive(reading.snapshot, now_ms)
         lost = self._error_reports.losses(reading.snapshot, reading.beats)
-        found = {
+        problems = {
             **lost,
             **self._error_reports.report_failed_starts(reading.snapshot, reading.beats, now_ms),
         }
@@ -270,16 +272,16 @@ class NimbusDuties:
             plan = self.assigner.plan(reading.snapshot, alive, now_ms)
         except FailedAssignTopologyError as error:
             _LOG.error("%s; the last good assignments stand", error)
-            self.board.put("round", {**found, "scheduler": str(error)})
+            self.board.put("round", {**problems, "scheduler": str(error)})
             return False
-        found |= plan.refused
+        problems |= plan.refused
         if plan.blacklisted_hosts:
             hosts = ", ".join(sorted(plan.blacklisted_hosts))
-            found["blacklist"] = (
+            problems["blacklist"] = (
                 f"{hosts}: a supervisor or a port was missing there too often, "
                 "so the host gets nothing until blacklist.scheduler.resume.time.secs have passed"
             )
-        self.board.put("round", found)
+        self.board.put("round", problems)
         # Deaths are reported before the assignments that replace them: afterwards the places are
         # unknown.
         self._error_reports.report_deaths(reading.snapshot, alive, now_ms)
@@ -297,8 +299,8 @@ class NimbusDuties:
     def _gather(self, reading: Reading, now_ms: int) -> bool:
         """Write the task heartbeats of topologies without a topology master."""
         self._gatherer.keep_only(set(reading.bases))
-        for topology_id, known in reading.snapshot.topologies.items():
-            components = known.outline.component_by_task
+        for topology_id, topology in reading.snapshot.topologies.items():
+            components = topology.outline.component_by_task
             if master_task(components) is None and self._gatherer.is_due(topology_id, now_ms):
                 beats = [beat for beat in reading.beats if beat.topology_id == topology_id]
                 self._gatherer.step(topology_id, beats, components, now_ms)

@@ -46,9 +46,9 @@ class ErrorReports:
         """An error per worker whose executors are being replaced."""
         # By what is being replaced and not by what fell silent: silence that is taken for our own
         # fault is no death.
-        for topology_id, known in snapshot.topologies.items():
+        for topology_id, topology in snapshot.topologies.items():
             assignment = snapshot.assignments.get(topology_id)
-            if assignment and known.base.status != TopologyStatus.KILLED:
+            if assignment and topology.base.status != TopologyStatus.KILLED:
                 dead_by_slot: dict[WorkerSlot, list[ExecutorId]] = {}
                 for executor in sorted(assignment.slot_by_executor.keys() - alive[topology_id]):
                     dead_by_slot.setdefault(assignment.slot_by_executor[executor], []).append(
@@ -58,7 +58,7 @@ class ErrorReports:
                     host = assignment.host_by_node.get(slot.node, slot.node)
                     tasks = ", ".join(str(task) for executor in dead for task in executor.tasks)
                     self._report(
-                        known,
+                        topology,
                         assignment,
                         slot,
                         dead[0],
@@ -70,11 +70,13 @@ class ErrorReports:
         self, snapshot: Snapshot, beats: Iterable[WorkerBeat], now_ms: int
     ) -> dict[str, str]:
         """An error per worker that cannot start; what is so now, by topology."""
-        by_worker = {(each.topology_id, each.slot): each for each in beats}
+        by_worker = {(beat.topology_id, beat.slot): beat for beat in beats}
         # A worker that cannot start is tried again every few seconds. Reported each time, it would
         # push all other errors out of the ten that a component keeps.
         self._told = {
-            each for each in self._told if each in by_worker and by_worker[each].state != RUNNING
+            worker
+            for worker in self._told
+            if worker in by_worker and by_worker[worker].state != RUNNING
         }
         problems = {}
         for (topology_id, slot), beat in sorted(by_worker.items(), key=lambda pair: pair[0]):
@@ -88,16 +90,16 @@ class ErrorReports:
 
     def losses(self, snapshot: Snapshot, beats: Iterable[WorkerBeat]) -> dict[str, str]:
         """Return what the stores of topologies have lost with which they go on, by topology."""
-        found = {}
+        losses = {}
         for beat in beats:
             mark = read_mark(beat.stats.get("store"))
             if mark is not None and mark.losses and beat.topology_id in snapshot.topologies:
                 # As long as its workers report it, which is as long as the topology runs: a loss
                 # does not become right by waiting.
-                found[beat.topology_id] = (
+                losses[beat.topology_id] = (
                     f"{mark.losses[-1]}; it went on with what was left, which may lack rows or repeat them"
                 )
-        return found
+        return losses
 
     def _tell_failure(
         self, topology_id: str, slot: WorkerSlot, words: str, snapshot: Snapshot, now_ms: int
@@ -114,7 +116,7 @@ class ErrorReports:
 
     def _report(
         self,
-        known: KnownTopology,
+        topology: KnownTopology,
         assignment: Assignment,
         slot: WorkerSlot,
         first: ExecutorId,
@@ -123,7 +125,7 @@ class ErrorReports:
         log: str = "",
     ) -> None:
         host = assignment.host_by_node.get(slot.node, slot.node)
-        component = known.outline.component_by_task[first.first_task]
+        component = topology.outline.component_by_task[first.first_task]
         _LOG.warning("%s at %s: %s", assignment.topology_id, slot, text)
         failure = Failure(
             FailureKind.SYSTEM,
@@ -134,7 +136,7 @@ class ErrorReports:
             str(slot),
             now_ms,
             log[-MAX_TRACEBACK:],
-            known.base.code_key,
+            topology.base.code_key,
         )
         self._state.report_error(assignment.topology_id, failure)
 
@@ -176,12 +178,12 @@ class FailurePauses:
         }
 
     def _pause(self, base: TopologyBase, sentence: str) -> None:
-        def paused(found: TopologyBase) -> TopologyBase:
+        def paused(stored: TopologyBase) -> TopologyBase:
             # Compared again inside the write: a client may have activated it since it was read, in
             # spite of the failures.
-            if found.status is not TopologyStatus.ACTIVE or found.activations != base.activations:
-                return found  # a request was faster
-            return replace(found, status=TopologyStatus.INACTIVE, paused=sentence)
+            if stored.status is not TopologyStatus.ACTIVE or stored.activations != base.activations:
+                return stored  # a request was faster
+            return replace(stored, status=TopologyStatus.INACTIVE, paused=sentence)
 
         _LOG.error("%s is deactivated: %s", base.topology_id, sentence)
         self._state.update_base(base.topology_id, paused)
@@ -192,11 +194,11 @@ def _pause_in(beat: WorkerBeat, activations: int) -> str:
     """Return the sentence of a heartbeat's first paused component; empty when there is none since
     the last activation.
     """
-    found = beat.stats.get("paused")
+    paused = beat.stats.get("paused")
     # Heartbeats are not signed, so they are checked like all input from outside.
-    if not isinstance(found, list) or not found or beat.stats.get("activations") != activations:
+    if not isinstance(paused, list) or not paused or beat.stats.get("activations") != activations:
         return ""
-    return str(found[0])[:_MOST_CHARS]
+    return str(paused[0])[:_MOST_CHARS]
 
 
 # ZooKeeper takes 1 MB in one record. Twice as many would exceed it in letters of two bytes; half
@@ -248,7 +250,9 @@ class ProblemBoard:
     @property
     def problems(self) -> dict[str, str]:
         """Return the sentences of all finders."""
-        return {about: text for found in self._by_finder.values() for about, text in found.items()}
+        return {
+            about: text for problems in self._by_finder.values() for about, text in problems.items()
+        }
 
     def show(self, now_ms: int) -> None:
         """Write the problems for clients when they have changed."""

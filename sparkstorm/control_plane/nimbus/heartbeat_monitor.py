@@ -76,36 +76,42 @@ class HeartbeatMonitor:
         the workers caused the silence.
         """
         everybody = {
-            each: found.slot_by_executor.keys() for each, found in snapshot.assignments.items()
+            topology_id: assignment.slot_by_executor.keys()
+            for topology_id, assignment in snapshot.assignments.items()
         }
         if not self._settings.reassigns:
             return everybody
         # By identity of the assignment: unchanged records are the same objects, so the groups of
         # 10,000 executors are made once (decision 22).
         self._mates = {
-            each: self._mates_of(each, found) for each, found in snapshot.assignments.items()
+            topology_id: self._mates_of(topology_id, assignment)
+            for topology_id, assignment in snapshot.assignments.items()
         }
         alive = {
-            each: alive_executors(
-                found,
+            topology_id: alive_executors(
+                assignment,
                 self._sightings,
                 now_ms,
-                self._timeouts_of(snapshot, each),
-                self._mates[each][1],
+                self._timeouts_of(snapshot, topology_id),
+                self._mates[topology_id][1],
             )
-            for each, found in snapshot.assignments.items()
+            for topology_id, assignment in snapshot.assignments.items()
         }
         return everybody if self._must_wait(snapshot, alive) else alive
 
     def _mates_of(
         self, topology_id: str, assignment: Assignment
     ) -> tuple[Assignment, dict[Mates, list[ExecutorId]]]:
-        known = self._mates.get(topology_id)
-        return known if known and known[0] is assignment else (assignment, mates_of(assignment))
+        known_mates = self._mates.get(topology_id)
+        return (
+            known_mates
+            if known_mates and known_mates[0] is assignment
+            else (assignment, mates_of(assignment))
+        )
 
     def _timeouts_of(self, snapshot: Snapshot, topology_id: str) -> BeatTimeouts:
-        known = snapshot.topologies.get(topology_id)
-        asked_ms = WorkerTimers.of(known.conf).topology_timeout_ms if known else None
+        topology = snapshot.topologies.get(topology_id)
+        asked_ms = WorkerTimers.of(topology.conf).topology_timeout_ms if topology else None
         if asked_ms is None:
             return self._timeouts
         # As in Storm: a topology may set a longer time-out than the cluster's, up to a limit, never
@@ -138,8 +144,8 @@ class HeartbeatMonitor:
         running = _running(snapshot)
         # Nearly every round: then nothing below has to be counted.
         if all(
-            len(alive[each]) == len(assignment.slot_by_executor)
-            for each, assignment in running.items()
+            len(alive[topology_id]) == len(assignment.slot_by_executor)
+            for topology_id, assignment in running.items()
         ):
             return {}
         lives: dict[WorkerSlot, bool] = {}
@@ -151,12 +157,14 @@ class HeartbeatMonitor:
 
 def _running(snapshot: Snapshot) -> dict[str, Assignment]:
     killed = {
-        each
-        for each, known in snapshot.topologies.items()
-        if known.base.status == TopologyStatus.KILLED
+        topology_id
+        for topology_id, topology in snapshot.topologies.items()
+        if topology.base.status == TopologyStatus.KILLED
     }
     return {
-        each: assignment for each, assignment in snapshot.assignments.items() if each not in killed
+        topology_id: assignment
+        for topology_id, assignment in snapshot.assignments.items()
+        if topology_id not in killed
     }
 
 
@@ -181,8 +189,8 @@ class StoreWatch:
         """Return when workers are to be moved next."""
         dues = [
             due_ms
-            for each in self._reach.values()
-            if (due_ms := each.due_ms(self._timeout_ms)) is not None
+            for reach in self._reach.values()
+            if (due_ms := reach.due_ms(self._timeout_ms)) is not None
         ]
         return min(dues, default=None)
 
@@ -194,12 +202,12 @@ class StoreWatch:
         self._reach = {}
         for store in ("", *sorted({store for info in infos for store in info.other_stores})):
             before = reach.get(store, StoreReach())
-            self._reach[store] = found = look_at_stores(
+            self._reach[store] = reached = look_at_stores(
                 before, _ways_to(store, infos), now_ms, self._timeout_ms
             )
-            for host in sorted(before.cut.keys() ^ found.cut.keys()):
-                verb = "does not reach" if host in found.cut else "reaches"
-                again = "" if host in found.cut else " again"
+            for host in sorted(before.cut.keys() ^ reached.cut.keys()):
+                verb = "does not reach" if host in reached.cut else "reaches"
+                again = "" if host in reached.cut else " again"
                 _LOG.warning("host %s %s %s%s", host, verb, _name_of(store), again)
 
     def usable(self, snapshot: Snapshot, alive: Alive) -> tuple[Snapshot, Alive]:
@@ -207,7 +215,7 @@ class StoreWatch:
         offer nothing, and no worker lives there.
         """
         # With nimbus.reassign: false the operator moves workers; the sentence about the host stays.
-        given_up = frozenset[str]().union(*(each.given_up for each in self._reach.values()))
+        given_up = frozenset[str]().union(*(reach.given_up for reach in self._reach.values()))
         return vacated(snapshot, alive, given_up) if self._moves else (snapshot, alive)
 
     @property
@@ -215,19 +223,19 @@ class StoreWatch:
         """A sentence for each host that is cut from a store or its driver, one for all when no host
         reaches a store.
         """
-        found: dict[str, str] = {}
+        problems: dict[str, str] = {}
         for store, reach in self._reach.items():
             # Moving is of no use when all hosts are cut off: it is Redis that is away.
             if reach.is_general:
-                first = min(reach.cut.values(), key=lambda each: each.since_ms)
+                first = min(reach.cut.values(), key=lambda cut: cut.since_ms)
                 since = time_of_day(first.since_ms)
                 text = f"no host reaches {_name_of(store)} since {since}: {first.problem}; all workers stay in place"
-                found[f"redis {store}".rstrip()] = text
+                problems[f"redis {store}".rstrip()] = text
                 continue
-            for host, each in sorted(reach.cut.items()):
-                sentence = self._sentence(host, store, each, host in reach.given_up)
-                found = joined(found, {f"host {host}": sentence})
-        return joined(found, self._drivers.problems)
+            for host, cut in sorted(reach.cut.items()):
+                sentence = self._sentence(host, store, cut, host in reach.given_up)
+                problems = joined(problems, {f"host {host}": sentence})
+        return joined(problems, self._drivers.problems)
 
     def _sentence(self, host: str, store: str, cut: Cut, is_given_up: bool) -> str:
         then = f"its workers are moved when that has lasted {self._timeout_ms / 1000:g} s (sparkstorm.worker.store.timeout.secs)"
@@ -269,11 +277,11 @@ class DriverWatch:
             self.problems = joined(self.problems, {f"host {info.host}": sentence})
 
 
-def joined(found: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+def joined(problems: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """Return sentences by subject; what both have of one subject is in one text."""
     return {
-        about: "; ".join(text for text in (found.get(about), more.get(about)) if text)
-        for about in dict.fromkeys((*found, *more))
+        about: "; ".join(text for text in (problems.get(about), more.get(about)) if text)
+        for about in dict.fromkeys((*problems, *more))
     }
 
 

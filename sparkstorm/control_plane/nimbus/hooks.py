@@ -168,7 +168,7 @@ class NimbusHooks:
         says; OneStoreAwayError for one that cannot be asked.
         """
         with _said_apart():
-            self.require_durable(durability, [each or self.home for each in stores])
+            self.require_durable(durability, [store or self.home for store in stores])
 
     def all_stores(self) -> list[TopologyRetirement]:
         """Return the retirement of every store."""

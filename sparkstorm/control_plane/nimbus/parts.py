@@ -50,15 +50,15 @@ class OutcomeWriter:
         if not request_id:
             return  # no client: a rebalance of Nimbus's own
         try:
-            found = self._state.read_outcome(request_id)
+            outcome = self._state.read_outcome(request_id)
         # The request's own work is done; an outcome that cannot be written must not undo it.
         except (StoreInconsistentError, TamperedBlobError) as error:
             _LOG.error("an outcome cannot be followed up: %s", error)
             return
         # Compared before it is written: a step that is reported in each turn would otherwise be a
         # write, and wake its client, each time.
-        if found is not None and not found.is_final and replace(found, **changes) != found:
-            self._state.write_outcome(replace(found, time_ms=now_ms, **changes))
+        if outcome is not None and not outcome.is_final and replace(outcome, **changes) != outcome:
+            self._state.write_outcome(replace(outcome, time_ms=now_ms, **changes))
 
 
 def refusal_of(request_id: str, now_ms: int, error: SparkStormError) -> Outcome:

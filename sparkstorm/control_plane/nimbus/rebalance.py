@@ -65,14 +65,14 @@ def rebalanced_outline(outline: TopologyOutline, options: RebalanceOptions) -> T
 
 
 def rebalanced_topology(
-    known: KnownTopology, decision: Decision, conf: Mapping[str, Any], conf_key: str
+    topology: KnownTopology, decision: Decision, conf: Mapping[str, Any], conf_key: str
 ) -> KnownTopology:
     """The topology as it will be; `conf` is the whole configuration, `conf_key` the blob of the
     topology's own.
     """
     options = decision.rebalance or RebalanceOptions()
     base = replace(decision.base, conf_key=conf_key)
-    return KnownTopology(base, rebalanced_outline(known.outline, options), conf)
+    return KnownTopology(base, rebalanced_outline(topology.outline, options), conf)
 
 
 class Rebalancer:
@@ -85,14 +85,14 @@ class Rebalancer:
         self, topology_id: str, options: RebalanceOptions, reading: Reading, now_ms: int
     ) -> RebalancePlan:
         """Plan what a rebalance would do now (a dry run); writes nothing."""
-        known = reading.snapshot.topologies.get(topology_id)
-        if known is None:
+        topology = reading.snapshot.topologies.get(topology_id)
+        if topology is None:
             raise NotAliveError(f"topology {topology_id} is not running")
         # Both transitions of a real one, so that a dry run refuses what a real one would refuse.
-        asked = transition(known.base, ActionRequest(Action.REBALANCE, 0, options), now_ms, 0)
+        asked = transition(topology.base, ActionRequest(Action.REBALANCE, 0, options), now_ms, 0)
         decision = transition(asked.base, ActionRequest(Action.DO_REBALANCE, 0, options), now_ms, 0)
         after = rebalanced_topology(
-            known, decision, self._conf(known.base, options), known.base.conf_key
+            topology, decision, self._conf(topology.base, options), topology.base.conf_key
         )
         # On a copy of the scheduler: some count rounds or remember evictions, and a question must
         # leave no trace in them.
@@ -100,7 +100,7 @@ class Rebalancer:
             topology_id
         ]
         before = reading.snapshot.assignments.get(topology_id)
-        unplaced = tuple(each for each in after.executors() if each not in placed)
+        unplaced = tuple(executor for executor in after.executors() if executor not in placed)
         wanted = after.base.num_workers
         slots = slots_for(reading.snapshot, topology_id)
         return RebalancePlan(
@@ -114,19 +114,19 @@ class Rebalancer:
         return {**self._parts.conf, **self._own_conf(base, options)}
 
     def carry_out(
-        self, known: KnownTopology, decision: Decision, reading: Reading, now_ms: int
+        self, topology: KnownTopology, decision: Decision, reading: Reading, now_ms: int
     ) -> None:
         """Outline, assignment and outcome first, base last: a Nimbus that dies in between
         rebalances again, to the same end.
         """
         parts = self._parts
-        base = known.base
+        base = topology.base
         options = decision.rebalance or RebalanceOptions()
         request_id = base.pending.request_id if base.pending else ""
         # A new blob under the hash of its bytes: workers that still run have the old one, which
         # nothing changes.
         conf_key = parts.blobs.put(conf_bytes(self._own_conf(base, options)), now_ms, BlobKind.CONF)
-        after = rebalanced_topology(known, decision, self._conf(base, options), conf_key)
+        after = rebalanced_topology(topology, decision, self._conf(base, options), conf_key)
         try:
             # Planned again now, not when it was asked for: the wait is as long as a message
             # time-out, and slots come and go meanwhile.
@@ -135,7 +135,7 @@ class Rebalancer:
             parts.outcomes.refuse(request_id, now_ms, error)
             # The topology goes on as it is, which is better than not at all; the error names the
             # request that failed.
-            self._give_up(known, error, now_ms)
+            self._give_up(topology, error, now_ms)
             return
         parts.state.write_outline(base.topology_id, after.outline)
         # The cache goes by the configuration's key, which stays when a rebalance changes only
@@ -147,12 +147,12 @@ class Rebalancer:
         self._settle(base, after.base)
         parts.hooks.notify(base.name, "rebalance")
 
-    def _give_up(self, known: KnownTopology, error: SparkStormError, now_ms: int) -> None:
-        base = known.base
+    def _give_up(self, topology: KnownTopology, error: SparkStormError, now_ms: int) -> None:
+        base = topology.base
         _LOG.error("the rebalance of %s is given up: %s", base.topology_id, error)
         # Errors are kept by component; one of the whole topology is put under the first, where
         # status shows it.
-        component = next(iter(sorted(known.outline.components)))
+        component = next(iter(sorted(topology.outline.components)))
         text = f"rebalance given up: {error}"
         self._parts.state.report_error(
             base.topology_id,
@@ -164,5 +164,5 @@ class Rebalancer:
     def _settle(self, before: TopologyBase, after: TopologyBase) -> None:
         # A kill or another rebalance that came meanwhile is not overwritten.
         self._parts.state.update_base(
-            before.topology_id, lambda found: after if found.pending == before.pending else found
+            before.topology_id, lambda stored: after if stored.pending == before.pending else stored
         )

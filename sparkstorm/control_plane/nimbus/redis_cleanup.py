@@ -59,7 +59,9 @@ class RedisRetirement:
         # what a successor has inherited has none before its first claim.
         claimed = self._with_key(names, "steps")
         ended = {*self._with_key(claimed, "ended")}
-        return {each: names[each] for each in claimed if each not in ended}
+        return {
+            topology_id: names[topology_id] for topology_id in claimed if topology_id not in ended
+        }
 
     def ended(self, topology_ids: Collection[str]) -> list[str]:
         """Return those of these ids that have a tombstone."""
@@ -70,14 +72,16 @@ class RedisRetirement:
         if not topology_ids:
             return []
         ids = sorted(topology_ids)
-        found: list[str] = []
+        with_key: list[str] = []
         # In a cluster ids may lie on different nodes.
-        for group in [[each] for each in ids] if self._address.nodes else [ids]:
+        for group in [[topology_id] for topology_id in ids] if self._address.nodes else [ids]:
             tag = Keys(group[0]).prefix
             with closing(Link(self._address, self._patience_s, tag=tag)) as link:
-                have = link.ask(*(("EXISTS", Keys(each)(name)) for each in group))
-            found += [each for each, has_key in zip(group, have, strict=True) if has_key]
-        return found
+                have = link.ask(*(("EXISTS", Keys(topology_id)(name)) for topology_id in group))
+            with_key += [
+                topology_id for topology_id, has_key in zip(group, have, strict=True) if has_key
+            ]
+        return with_key
 
     def hand_over(self, old_id: str, new_id: str) -> None:
         """Rename the old topology's keys to the new one's, unless the old one has ended before."""
@@ -88,13 +92,13 @@ class RedisRetirement:
             # on late finds another name, or none.
             if end(link, old, new_id) != new_id:
                 return
-            left = _left(link, old)
+            progress = _left(link, old)
             own = {old("ended"), old("progress"), old("earlier")}
             names = sorted(set(names_of(link, f"{old.prefix}:")) - own)
             # of workers that are gone
             logs = [name for name in names if name.startswith(old.log(""))]
             moved = [name.removeprefix(old.prefix) for name in names if name not in logs]
-            words = [new_id, Keys(new_id).prefix, TOMBSTONE_MS, INHERITED, left, *moved]
+            words = [new_id, Keys(new_id).prefix, TOMBSTONE_MS, INHERITED, progress, *moved]
             Script("hand_over.lua", link).call(old.prefix, lambda: words)
             if logs:
                 link.ask(("UNLINK", *logs))

@@ -65,8 +65,8 @@ _SIMPLE = {
 
 def _runs(deploy: Deploy, reading: Reading) -> bool:
     return any(
-        each in reading.bases
-        for each in (deploy.old_id, *(base.topology_id for base in deploy.bases()))
+        topology_id in reading.bases
+        for topology_id in (deploy.old_id, *(base.topology_id for base in deploy.bases()))
     )
 
 
@@ -89,7 +89,9 @@ class RequestVerbs:
         self._parts = parts
         self._rebalancer = rebalancer
         self._deploys = deploys
-        self._extension_by_kind = {kind: each for each in extensions for kind in each.kinds}
+        self._extension_by_kind = {
+            kind: extension for extension in extensions for kind in extension.kinds
+        }
         # Each of them would change the old topology while the deploy ends it. What only asks or
         # restarts may go on.
         self._not_in_deploy = (
@@ -180,10 +182,16 @@ class RequestVerbs:
     def _unreadable(self, name: str, reading: Reading) -> str | None:
         """Return what is wrong with the base of a topology of that name, None when nothing is."""
         bad = (
-            each for each in reading.problems if each not in reading.bases and is_id_of(each, name)
+            topology_id
+            for topology_id in reading.problems
+            if topology_id not in reading.bases and is_id_of(topology_id, name)
         )
         return next(
-            (reading.problems[each] for each in bad if each in self._parts.state.topology_ids()),
+            (
+                reading.problems[topology_id]
+                for topology_id in bad
+                if topology_id in self._parts.state.topology_ids()
+            ),
             None,
         )
 
@@ -324,19 +332,19 @@ class RequestVerbs:
             raise StoreInconsistentError(
                 f"blob {missing[0]} of {base.topology_id} is gone; submit {base.name} again"
             )
-        found = decode_record(
+        submitted = decode_record(
             SubmittedOutline,
             blobs.get(request.outline_key, BlobKind.OUTLINE),
             f"outline blob {request.outline_key}",
         )
-        outline = found.outline
-        tasks = Counter(found.outline.component_by_task.values())
+        outline = submitted.outline
+        tasks = Counter(submitted.outline.component_by_task.values())
         executors = base.executors_by_component
         # Outline and base come in two pieces from a client. One that fits badly would fail in the
         # scheduler, for all topologies.
-        fits = all(executors[each] <= tasks[each] for each in executors)
+        fits = all(executors[component] <= tasks[component] for component in executors)
         if (
-            found.topology_id != base.topology_id
+            submitted.topology_id != base.topology_id
             or not fits
             or not executors.keys() == tasks.keys() <= outline.components.keys()
         ):
@@ -373,9 +381,9 @@ class RequestVerbs:
         base = self._parts.state.read_base(topology_id)
         default_ms = self._message_timeout_ms(base) if base else 0
 
-        def changed(found: TopologyBase) -> TopologyBase:
-            is_done = found.pending is not None and found.pending.request_id == order.request_id
-            return found if is_done else transition(found, order, now_ms, default_ms).base
+        def changed(base: TopologyBase) -> TopologyBase:
+            is_done = base.pending is not None and base.pending.request_id == order.request_id
+            return base if is_done else transition(base, order, now_ms, default_ms).base
 
         return self._parts.state.update_base(topology_id, changed)
 
@@ -490,15 +498,17 @@ class RequestVerbs:
                     f"host {host} is neither drained nor excluded; {marked} is"
                 )
             return
-        known = {info.host for info in snapshot.supervisors.values()} | snapshot.marks.keys()
+        known_hosts = {info.host for info in snapshot.supervisors.values()} | snapshot.marks.keys()
         # Hosts that are away for a moment can be marked too: the mark also keeps out a host that
         # comes back.
-        known |= {
-            each for found in snapshot.assignments.values() for each in found.host_by_node.values()
+        known_hosts |= {
+            node_host
+            for assignment in snapshot.assignments.values()
+            for node_host in assignment.host_by_node.values()
         }
-        if host not in known:
+        if host not in known_hosts:
             raise InvalidConfigError(
-                f"host {host} is not one of this cluster's: {', '.join(sorted(known)) or 'it has none'}"
+                f"host {host} is not one of this cluster's: {', '.join(sorted(known_hosts)) or 'it has none'}"
             )
 
     def _mark_host(
@@ -507,8 +517,8 @@ class RequestVerbs:
         """Mark a host, or take its mark back; the next round places by it."""
         mark = _mark_of(request, now_ms)
 
-        def changed(found: Mapping[str, HostMark]) -> Mapping[str, HostMark]:
-            others = {host: each for host, each in found.items() if host != request.host}
+        def changed(marks: Mapping[str, HostMark]) -> Mapping[str, HostMark]:
+            others = {host: other for host, other in marks.items() if host != request.host}
             return (
                 others
                 if request.kind is RequestKind.INCLUDE_HOST
@@ -525,10 +535,10 @@ class RequestVerbs:
         self, request: Request, outcome: Outcome, reading: Reading, now_ms: int
     ) -> bool:
         """Raise the fences of the workers in an assignment; done twice, they start once more."""
-        found = reading.snapshot.assignments.get(outcome.topology_id)
-        slots = sorted(set(found.slot_by_executor.values())) if found else []
+        assignment = reading.snapshot.assignments.get(outcome.topology_id)
+        slots = sorted(set(assignment.slot_by_executor.values())) if assignment else []
         wanted = [request.slot] if request.slot else slots
-        if found is None or not slots or not set(wanted) <= set(slots):
+        if assignment is None or not slots or not set(wanted) <= set(slots):
             places = ", ".join(map(str, slots))
             there = f"it runs at {places}" if places else "it has no worker yet"
             raise InvalidTopologyError(
@@ -536,7 +546,7 @@ class RequestVerbs:
             )
         # By the fences of the assignment and not by a message: a worker that does not get it is
         # fenced all the same.
-        self._parts.assigner.publish(restarted(found, wanted, now_ms), request.name)
+        self._parts.assigner.publish(restarted(assignment, wanted, now_ms), request.name)
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
         return True
 
@@ -546,19 +556,19 @@ class RequestVerbs:
         if outcome.topology_id not in reading.bases:
             raise NotAliveError(f"topology {outcome.topology_id} is not alive")
         try:
-            found = self._parts.state.read_log_config(outcome.topology_id)
+            log_config = self._parts.state.read_log_config(outcome.topology_id)
         except (StoreInconsistentError, TamperedBlobError):
-            found = None  # it is written anew
-        levels: dict[str, LogLevel] = dict(found.levels) if found else {}
+            log_config = None  # it is written anew
+        levels: dict[str, LogLevel] = dict(log_config.levels) if log_config else {}
         for logger, wanted in request.log_levels.items():
             until_ms = now_ms + wanted.timeout_ms if wanted.timeout_ms else 0
             levels[logger] = replace(wanted, until_ms=until_ms)
         # Ended ones go with the next change; no other step removes them.
-        kept = {
-            each: one
-            for each, one in levels.items()
-            if one.level and (not one.until_ms or one.until_ms > now_ms)
+        kept_levels = {
+            logger: level
+            for logger, level in levels.items()
+            if level.level and (not level.until_ms or level.until_ms > now_ms)
         }
-        self._parts.state.write_log_config(LogConfig(outcome.topology_id, kept))
+        self._parts.state.write_log_config(LogConfig(outcome.topology_id, kept_levels))
         self._parts.outcomes.done(request.id, now_ms, outcome.topology_id)
         return True

@@ -84,10 +84,10 @@ class RequestDuty:
         # Times of a first sight are ours: a client's clock gives the time of the request, not the
         # time since it was first seen here.
         names = {request.id for request, _ in opened} | unreadable.keys() | self._bad.keys()
-        self._seen_ms = {each: self._seen_ms.get(each, now_ms) for each in names}
+        self._seen_ms = {request_id: self._seen_ms.get(request_id, now_ms) for request_id in names}
         self._served = {
-            each: until_ms
-            for each, until_ms in self._served.items()
+            request_id: until_ms
+            for request_id, until_ms in self._served.items()
             if now_ms <= until_ms + _GRACE_MS
         }
         self.problems = {}

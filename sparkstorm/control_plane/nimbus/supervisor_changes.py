@@ -60,12 +60,12 @@ class SupervisorChanges:
                 continue  # the next round names it
             if info is None:
                 continue
-            known = self._known.get(node)
-            if known is None or not set(known.ports).issuperset(info.ports):
+            before = self._known.get(node)
+            if before is None or not set(before.ports).issuperset(info.ports):
                 return True
-            if _reached(known) != _reached(info):
+            if _reached(before) != _reached(info):
                 return True
-            self.has_new_trials |= not (known.trials or {}).keys() >= (info.trials or {}).keys()
+            self.has_new_trials |= not (before.trials or {}).keys() >= (info.trials or {}).keys()
         return False
 
 

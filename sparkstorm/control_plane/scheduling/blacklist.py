@@ -94,8 +94,8 @@ class BlacklistScheduler:
         self.inner.schedule(topologies, cluster)
 
     def _resume(self) -> None:
-        left = {node: rounds - 1 for node, rounds in self._rounds_left.items()}
-        self._rounds_left = {node: rounds for node, rounds in left.items() if rounds > 0}
+        rounds_left = {node: rounds - 1 for node, rounds in self._rounds_left.items()}
+        self._rounds_left = {node: rounds for node, rounds in rounds_left.items() if rounds > 0}
 
     def _sightings(self, cluster: ClusterView) -> dict[str, HostSighting]:
         bad = {
@@ -103,15 +103,15 @@ class BlacklistScheduler:
             for node in self._known.keys() - cluster.supervisors
         }
         for node, supervisor in cluster.supervisors.items():
-            known = self._known.get(node)
+            known_ports = self._known.get(node)
             shown = frozenset(supervisor.ports)
-            if known is None:
+            if known_ports is None:
                 self._known[node] = set(shown)
             elif self._counts_bad_ports:
-                if shown - known:
-                    self._known[node] = known | shown
-                if known - shown:
-                    bad[node] = HostSighting(known, shown)
+                if shown - known_ports:
+                    self._known[node] = known_ports | shown
+                if known_ports - shown:
+                    bad[node] = HostSighting(known_ports, shown)
         return bad
 
     def _blacklist(self, cluster: ClusterView) -> None:
@@ -128,14 +128,14 @@ class BlacklistScheduler:
         """Forget supervisors and ports that were missing in every round of the window: they are
         gone, not failing.
         """
-        whole: Counter[str] = Counter()
+        wholly_bad: Counter[str] = Counter()
         ports: Counter[tuple[str, int]] = Counter()
         for sightings in self._window:
             for node, sighting in sightings.items():
                 bad = sighting.bad_ports
-                whole[node] += bad == self._known.get(node)
+                wholly_bad[node] += bad == self._known.get(node)
                 ports.update((node, port) for port in bad)
-        for node, count in whole.items():
+        for node, count in wholly_bad.items():
             if count == self._rounds:
                 self._known.pop(node, None)
         for (node, port), count in ports.items():
@@ -231,13 +231,15 @@ def _what_is_left(ledger: ResourceLedger, node: str) -> Vector:
     """Return a node's free resources; CPU and generic ones may be negative if it is overcommitted,
     memory is not (as in Storm).
     """
-    left = [have - less for have, less in zip(ledger.offer(node), ledger.taken(node), strict=True)]
-    left[MEMORY] = max(left[MEMORY], 0.0)
-    return tuple(left)
+    remaining = [
+        have - less for have, less in zip(ledger.offer(node), ledger.taken(node), strict=True)
+    ]
+    remaining[MEMORY] = max(remaining[MEMORY], 0.0)
+    return tuple(remaining)
 
 
 def _left_elsewhere(ledger: ResourceLedger, blacklisted: set[str]) -> Vector:
-    left = ledger.shape.zero
+    remaining = ledger.shape.zero
     for node in sorted(ledger.alive - blacklisted):
-        left, _ = minus(plus(left, ledger.offer(node)), ledger.taken(node))
-    return left
+        remaining, _ = minus(plus(remaining, ledger.offer(node)), ledger.taken(node))
+    return remaining

@@ -114,17 +114,19 @@ def move_to_idle(cluster: ClusterView, rules: IdleRules, scope: Topologies | Non
     machines = {machine_of_node(home.id) for home in usable}
     idle_machines = {machine_of_node(home.id) for home in idle}
     targets = deque(WorkerSlot(home.id, port) for home in idle for port in home.ports)
-    left = {
+    moves_left = {
         topology_id: _share(topology, idle_machines, len(machines), cluster, rules)
         for topology_id, topology in sorted(
             (cluster.topologies if scope is None else scope).items()
         )
     }
-    while targets and any(left.values()):
-        for topology_id in [topology_id for topology_id, number in left.items() if number > 0]:
+    while targets and any(moves_left.values()):
+        for topology_id in [
+            topology_id for topology_id, number in moves_left.items() if number > 0
+        ]:
             if targets:
-                left[topology_id] = (
-                    left[topology_id] - 1 if _move_one(topology_id, targets, cluster) else 0
+                moves_left[topology_id] = (
+                    moves_left[topology_id] - 1 if _move_one(topology_id, targets, cluster) else 0
                 )
 
 

@@ -51,17 +51,17 @@ class FreeSlots:
         ports = self._ports_by_node.get(slot.node)
         if ports is None:
             return
-        at = bisect_left(ports, slot.port)
-        if at < len(ports) and ports[at] == slot.port:
-            del ports[at]
+        index = bisect_left(ports, slot.port)
+        if index < len(ports) and ports[index] == slot.port:
+            del ports[index]
             self._note(slot.node, -1)
 
     def give(self, slot: WorkerSlot) -> None:
         """Mark a slot free; the caller checks that it may be used."""
         ports = self._ports_of(slot.node)
-        at = bisect_left(ports, slot.port)
-        if at == len(ports) or ports[at] != slot.port:
-            ports.insert(at, slot.port)
+        index = bisect_left(ports, slot.port)
+        if index == len(ports) or ports[index] != slot.port:
+            ports.insert(index, slot.port)
             self._note(slot.node, 1)
 
     def interleaved(self, limit: int) -> list[WorkerSlot]:

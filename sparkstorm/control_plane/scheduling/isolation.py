@@ -25,7 +25,9 @@ def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
     """
     in_turn = [executor for part in topology.components for executor in sorted(part.executors)]
     num_buckets = min(topology.num_workers, len(in_turn))
-    return sorted((frozenset(in_turn[at::num_buckets]) for at in range(num_buckets)), key=sorted)
+    return sorted(
+        (frozenset(in_turn[start::num_buckets]) for start in range(num_buckets)), key=sorted
+    )
 
 
 @dataclass
@@ -159,14 +161,14 @@ def _give_hosts(cluster: ClusterView, wanted: Mapping[str, _Wanted]) -> None:
     hosts = _hosts_by_room(cluster)
     used_by_host = _used_by_host(cluster)
     taken = set(cluster.blacklisted_hosts)
-    at = 0
+    index = 0
     for topology_id, need in wanted.items():
         for size, count in sorted(need.machines_by_size.items(), reverse=True):
             for _ in range(count):
-                if not need.specs or at == len(hosts) or len(hosts[at][1]) < size:
+                if not need.specs or index == len(hosts) or len(hosts[index][1]) < size:
                     break
-                host, slots = hosts[at]
-                at += 1
+                host, slots = hosts[index]
+                index += 1
                 words = f"gave way to {topology_id}, which is isolated"
                 cluster.free_slots(used_by_host.get(host, ()), words)
                 for slot in slots[: min(size, len(need.specs))]:

@@ -296,7 +296,7 @@ def vacated(
         for node, info in snapshot.supervisors.items()
     }
     placed = {key: old.slot_by_executor for key, old in snapshot.assignments.items()}
-    left = {
+    remaining = {
         key: frozenset(
             executor
             for executor in living
@@ -306,4 +306,4 @@ def vacated(
         else living
         for key, living in alive.items()
     }
-    return replace(snapshot, supervisors=supervisors), left
+    return replace(snapshot, supervisors=supervisors), remaining

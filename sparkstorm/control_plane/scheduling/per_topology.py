@@ -103,7 +103,7 @@ class PerTopologySchedulers:
         """Return the same with copies of the plug-ins."""
         twin = copy.copy(self)
         twin._own = self._copied(self._name, self._own)
-        twin._guests = {name: self._copied(name, each) for name, each in self._guests.items()}
+        twin._guests = {name: self._copied(name, guest) for name, guest in self._guests.items()}
         return twin
 
     def _copied(self, name: str, scheduler: Scheduler) -> Scheduler:
@@ -194,7 +194,10 @@ def _cell_view(view: TopologyView, cell: int, workers: int) -> TopologyView:
     # schedulers.
     components = tuple(
         replace(
-            part, executors=tuple(each for each in part.executors if view.cell_of(each) == cell)
+            part,
+            executors=tuple(
+                executor for executor in part.executors if view.cell_of(executor) == cell
+            ),
         )
         for part in view.components
     )
@@ -302,8 +305,8 @@ def _schedule_apart(scheduler: Scheduler, group: Collection[str], cluster: Clust
 def _view_of(group: Collection[str], cluster: ClusterView) -> ClusterView:
     others = cluster.topologies.keys() - set(group)
     taken = {slot for slot, owner in cluster.used_slots().items() if owner in others}
-    left = _left_by(others, cluster) if taken else {}
-    supervisors = [_without(view, taken, left) for view in cluster.supervisors.values()]
+    remaining = _left_by(others, cluster) if taken else {}
+    supervisors = [_without(view, taken, remaining) for view in cluster.supervisors.values()]
     apart = ClusterView(
         supervisors,
         [cluster.topologies[key] for key in group],
@@ -324,12 +327,12 @@ def _view_of(group: Collection[str], cluster: ClusterView) -> ClusterView:
 def _without(
     supervisor: SupervisorView,
     taken: Collection[WorkerSlot],
-    left: Mapping[str, Mapping[str, float]],
+    remaining: Mapping[str, Mapping[str, float]],
 ) -> SupervisorView:
     ports = tuple(port for port in supervisor.ports if WorkerSlot(supervisor.id, port) not in taken)
     if len(ports) == len(supervisor.ports):
         return supervisor
-    return replace(supervisor, ports=ports, resources=left[supervisor.id])
+    return replace(supervisor, ports=ports, resources=remaining[supervisor.id])
 
 
 def _left_by(others: Collection[str], cluster: ClusterView) -> dict[str, dict[str, float]]:
@@ -346,6 +349,6 @@ def _left_by(others: Collection[str], cluster: ClusterView) -> dict[str, dict[st
     names = {MEMORY: "supervisor.memory.capacity.mb", CPU: "supervisor.cpu.capacity"}
     names |= dict(enumerate(ledger.shape.generic, start=FIRST_GENERIC))
     return {
-        node: {names[at]: amount for at, amount in enumerate(ledger.available(node))}
+        node: {names[index]: amount for index, amount in enumerate(ledger.available(node))}
         for node in cluster.supervisors
     }

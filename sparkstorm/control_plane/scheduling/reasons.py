@@ -42,13 +42,13 @@ class Reasons:
         An executor without a place has its topology's `status`, the scheduler's own text.
         """
         noted = self._by_executor.get((topology_id, executor))
-        left = (
+        reason = (
             self._freed.get((topology_id, before), "")
             if before is not None and before != slot
             else ""
         )
         if slot is None:
-            return "; ".join(words for words in (left, status) if words) or "no place was found"
+            return "; ".join(words for words in (reason, status) if words) or "no place was found"
         if slot == before and (noted is None or noted[0] != slot):
             return "runs here already, and nothing asks it to move"
         words = (
@@ -56,4 +56,4 @@ class Reasons:
             if noted is not None and noted[0] == slot
             else f"placed here by {scheduler}, which gives no reason"
         )
-        return f"{left}; {words}" if left else words
+        return f"{reason}; {words}" if reason else words

@@ -48,7 +48,9 @@ def next_assignment(
         return None
     version = old.version + 1 if old else 1
     stays = {
-        each for each, slot in placed.items() if old and old.slot_by_executor.get(each) == slot
+        executor
+        for executor, slot in placed.items()
+        if old and old.slot_by_executor.get(executor) == slot
     }
     nodes = {slot.node for slot in placed.values()}
     hosts = {**(old.host_by_node if old else {}), **host_by_node}
@@ -60,14 +62,16 @@ def next_assignment(
         host_by_node={node: hosts.get(node, "") for node in sorted(nodes)},
         slot_by_executor=dict(placed),
         start_ms_by_executor={
-            each: old.start_ms_by_executor.get(each, now_ms) if old and each in stays else now_ms
-            for each in placed
+            executor: old.start_ms_by_executor.get(executor, now_ms)
+            if old and executor in stays
+            else now_ms
+            for executor in placed
         },
         placed_version_by_executor={
-            each: old.placed_version_by_executor.get(each, version)
-            if old and each in stays
+            executor: old.placed_version_by_executor.get(executor, version)
+            if old and executor in stays
             else version
-            for each in placed
+            for executor in placed
         },
         kind=wanted.kind,
         code_by_slot=_codes_after(old, wanted, placed) if old and old.code_by_slot else {},
@@ -87,8 +91,10 @@ def _codes_after(
         source = slot if slot in held else old.slot_by_executor.get(executor)
         if source is not None:
             former.setdefault(slot, set()).add(old.code_by_slot.get(source, base))
-    found = {slot: next(iter(codes)) for slot, codes in sorted(former.items()) if len(codes) == 1}
-    return {slot: code for slot, code in found.items() if code != base}
+    code_by_slot = {
+        slot: next(iter(codes)) for slot, codes in sorted(former.items()) if len(codes) == 1
+    }
+    return {slot: code for slot, code in code_by_slot.items() if code != base}
 
 
 def with_codes(
@@ -133,7 +139,7 @@ def kept_for_rebalance(
     staying: dict[ExecutorId, WorkerSlot] = {}
     for slot in _spread(survivors):
         held = survivors[slot]
-        size = next((each for each in sizes if 0 < each <= len(held)), 0)
+        size = next((candidate for candidate in sizes if 0 < candidate <= len(held)), 0)
         if size:
             sizes.remove(size)
             staying.update(dict.fromkeys(held[:size], slot))

@@ -50,16 +50,16 @@ def plan_round(
     rebalanced = rebalanced or {}
     memory = memory or RoundMemory()
     memory.keep_only(snapshot.topologies.keys())
-    views = {each: memory.view(known, now_ms) for each, known in snapshot.topologies.items()}
+    views = {key: memory.view(topology, now_ms) for key, topology in snapshot.topologies.items()}
     leaving = {} if rebalanced else leaving_executors(snapshot, alive)
     bound = (
-        {each: living - leaving.get(each, frozenset()) for each, living in alive.items()}
+        {key: living - leaving.get(key, frozenset()) for key, living in alive.items()}
         if leaving
         else alive
     )
     kept = {
-        each: _kept(views[each], known, snapshot, bound, rebalanced, memory)
-        for each, known in snapshot.topologies.items()
+        key: _kept(views[key], topology, snapshot, bound, rebalanced, memory)
+        for key, topology in snapshot.topologies.items()
     }
     frozen = _freeze_killed(views, snapshot)
     waiting = _hold_back(views, kept, rebalanced, frozen) if rebalanced else {}
@@ -73,13 +73,15 @@ def plan_round(
     cluster.previous = _previous(snapshot, bound, rebalanced)
     in_use = frozenset(cluster.used_slots()) | _slots_of_lost_supervisors(snapshot)
     schedule_cells(
-        scheduler, {each: view for each, view in views.items() if each not in frozen}, cluster
+        scheduler,
+        {key: view for key, view in views.items() if key not in frozen},
+        cluster,
     )
     _check(cluster, frozen, in_use)
     answer: dict[str, Placed] = {
-        each: cluster.placement(each).slot_by_executor for each in views if each not in frozen
+        key: cluster.placement(key).slot_by_executor for key in views if key not in frozen
     }
-    answer = {each: placed for each, placed in answer.items() if waiting.get(each) != placed}
+    answer = {key: placed for key, placed in answer.items() if waiting.get(key) != placed}
     _let_stay(answer, leaving, snapshot, cluster)
     changed = _differences(snapshot, answer, rebalanced, now_ms)
     return RoundPlan(
@@ -94,14 +96,14 @@ def plan_round(
 def _freeze_killed(views: dict[str, TopologyView], snapshot: Snapshot) -> set[str]:
     """Let topologies that are being killed keep their slots and ask for none; return their ids."""
     frozen = {
-        each
-        for each, known in snapshot.topologies.items()
-        if known.base.status == TopologyStatus.KILLED
+        topology_id
+        for topology_id, topology in snapshot.topologies.items()
+        if topology.base.status == TopologyStatus.KILLED
     }
     for topology_id in frozen:
-        found = snapshot.assignments.get(topology_id)
+        assignment = snapshot.assignments.get(topology_id)
         views[topology_id] = _without_wishes(
-            views[topology_id], found.slot_by_executor if found else {}
+            views[topology_id], assignment.slot_by_executor if assignment else {}
         )
     return frozen
 
@@ -113,8 +115,8 @@ def _slots_of_lost_supervisors(snapshot: Snapshot) -> set[WorkerSlot]:
     """
     return {
         slot
-        for each in snapshot.assignments.values()
-        for slot in each.slot_by_executor.values()
+        for assignment in snapshot.assignments.values()
+        for slot in assignment.slot_by_executor.values()
         if slot.node not in snapshot.supervisors
     }
 
@@ -127,15 +129,15 @@ def _let_stay(
     Free slots alone do not decide: resources, limits and other topologies count too. Such a
     topology tries again at the next round.
     """
-    for topology_id in [each for each in answer if each in leaving]:
+    for topology_id in [topology_id for topology_id in answer if topology_id in leaving]:
         before = snapshot.assignments[topology_id].slot_by_executor
         after = answer[topology_id]
         if len(after) == len(before) and len(set(after.values())) >= len(set(before.values())):
             continue
         others = {
             slot
-            for each, placed in answer.items()
-            if each != topology_id
+            for other_id, placed in answer.items()
+            if other_id != topology_id
             for slot in placed.values()
         }
         if others.isdisjoint(before.values()):
@@ -146,11 +148,14 @@ def _let_stay(
 
 def _supervisors(snapshot: Snapshot, alive: Alive, frozen: Container[str]) -> list[SupervisorView]:
     running = [
-        each for each in snapshot.assignments if each in snapshot.topologies and each not in frozen
+        topology_id
+        for topology_id in snapshot.assignments
+        if topology_id in snapshot.topologies and topology_id not in frozen
     ]
     dead: dict[str, set[int]] = {}
     for slot in (
-        dead_slots([snapshot.assignments[each] for each in running], alive) | snapshot.reserved
+        dead_slots([snapshot.assignments[topology_id] for topology_id in running], alive)
+        | snapshot.reserved
     ):
         dead.setdefault(slot.node, set()).add(slot.port)
     return [
@@ -175,32 +180,40 @@ def supervisor_view(info: SupervisorInfo, dead: Container[int] = ()) -> Supervis
 
 def _kept(
     view: TopologyView,
-    known: KnownTopology,
+    topology: KnownTopology,
     snapshot: Snapshot,
     alive: Alive,
     rebalanced: Mapping[str, RebalanceOptions],
     memory: RoundMemory,
 ) -> Placement | Placed:
-    topology_id = known.base.topology_id
+    topology_id = topology.base.topology_id
     assignment = snapshot.assignments.get(topology_id)
     if assignment is None:
         return {}
-    if known.base.status == TopologyStatus.KILLED:
+    if topology.base.status == TopologyStatus.KILLED:
         return dict(assignment.slot_by_executor)
     living = alive.get(topology_id, frozenset())
     options = rebalanced.get(topology_id)
     if options is None and assignment.slot_by_executor.keys() <= living:
         return memory.placement(topology_id, assignment)
-    placed = {each: slot for each, slot in assignment.slot_by_executor.items() if each in living}
+    placed = {
+        executor: slot
+        for executor, slot in assignment.slot_by_executor.items()
+        if executor in living
+    }
     if options is None:
-        return {each: slot for each, slot in placed.items() if each in view.component_by_executor}
+        return {
+            executor: slot
+            for executor, slot in placed.items()
+            if executor in view.component_by_executor
+        }
     if options.reassign and not (snapshot.marks and not _open_slots(snapshot, topology_id)):
         return {}
-    workers = min(known.base.num_workers, slots_for(snapshot, topology_id))
-    kept: dict[ExecutorId, WorkerSlot] = {}
+    workers = min(topology.base.num_workers, slots_for(snapshot, topology_id))
+    kept_slots: dict[ExecutorId, WorkerSlot] = {}
     for part in cell_views(view, workers):
-        kept |= kept_for_rebalance(placed, part.executors, part.num_workers)
-    return kept
+        kept_slots |= kept_for_rebalance(placed, part.executors, part.num_workers)
+    return kept_slots
 
 
 def slots_for(snapshot: Snapshot, topology_id: str) -> int:
@@ -217,9 +230,9 @@ def _open_slots(snapshot: Snapshot, topology_id: str) -> set[WorkerSlot]:
     own = snapshot.assignments.get(topology_id)
     taken = {
         slot
-        for each in snapshot.assignments.values()
-        if each is not own
-        for slot in each.slot_by_executor.values()
+        for assignment in snapshot.assignments.values()
+        if assignment is not own
+        for slot in assignment.slot_by_executor.values()
     }
     return snapshot.open_slots() - taken - snapshot.reserved
 
@@ -227,7 +240,7 @@ def _open_slots(snapshot: Snapshot, topology_id: str) -> set[WorkerSlot]:
 def _previous(
     snapshot: Snapshot, alive: Alive, rebalanced: Mapping[str, RebalanceOptions]
 ) -> dict[str, PreviousPlacement]:
-    found = {}
+    previous = {}
     for topology_id in snapshot.topologies:
         assignment = snapshot.assignments.get(topology_id)
         options = rebalanced.get(topology_id)
@@ -239,15 +252,15 @@ def _previous(
             reason = ScheduleReason.SUBMISSION
         if assignment is not None:
             living = alive.get(topology_id, frozenset())
-            found[topology_id] = PreviousPlacement(
+            previous[topology_id] = PreviousPlacement(
                 assignment.slot_by_executor, assignment.host_by_node, reason, living
             )
-    return found
+    return previous
 
 
 def _hold_back(
     views: dict[str, TopologyView],
-    kept: dict[str, Placement | Placed],
+    kept_placements: dict[str, Placement | Placed],
     rebalanced: Container[str],
     frozen: Container[str],
 ) -> dict[str, Placed]:
@@ -258,17 +271,21 @@ def _hold_back(
     topology without a worker.
     """
     waiting: dict[str, Placed] = {}
-    for topology_id in [each for each in views if each not in rebalanced and each not in frozen]:
+    for topology_id in [
+        topology_id
+        for topology_id in views
+        if topology_id not in rebalanced and topology_id not in frozen
+    ]:
         view = views[topology_id]
-        found = kept[topology_id]
-        placed = found.slot_by_executor if isinstance(found, Placement) else found
+        placement = kept_placements[topology_id]
+        placed = placement.slot_by_executor if isinstance(placement, Placement) else placement
         if view.component_by_executor.keys() <= placed.keys():
             continue
         if placed:
-            views[topology_id], kept[topology_id] = _without_wishes(view, placed), placed
+            views[topology_id], kept_placements[topology_id] = _without_wishes(view, placed), placed
             waiting[topology_id] = placed
         else:
-            del views[topology_id], kept[topology_id]
+            del views[topology_id], kept_placements[topology_id]
     return waiting
 
 
@@ -277,7 +294,9 @@ def _without_wishes(view: TopologyView, placed: Placed) -> TopologyView:
     being killed.
     """
     components = tuple(
-        ComponentView(part.id, part.kind, tuple(each for each in part.executors if each in placed))
+        ComponentView(
+            part.id, part.kind, tuple(executor for executor in part.executors if executor in placed)
+        )
         for part in view.components
     )
     return TopologyView(
@@ -317,7 +336,10 @@ def _check(cluster: ClusterView, frozen: Container[str], in_use: Container[Worke
             taken.update(dict.fromkeys(placement.executors_by_slot, topology_id))
         else:
             touched[topology_id] = placement.slot_by_executor
-    executors = {each: cluster.topologies[each].component_by_executor.keys() for each in touched}
+    executors = {
+        topology_id: cluster.topologies[topology_id].component_by_executor.keys()
+        for topology_id in touched
+    }
     check_answer(touched, executors, _Usable(cluster, in_use), taken)
 
 

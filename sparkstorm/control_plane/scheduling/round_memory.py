@@ -36,35 +36,41 @@ class RoundMemory:
 
     def keep_only(self, topology_ids: Container[str]) -> None:
         """Drop topologies that are gone."""
-        self._by_id = {each: found for each, found in self._by_id.items() if each in topology_ids}
+        self._by_id = {
+            topology_id: remembered
+            for topology_id, remembered in self._by_id.items()
+            if topology_id in topology_ids
+        }
 
-    def view(self, known: KnownTopology, now_ms: int) -> TopologyView:
+    def view(self, topology: KnownTopology, now_ms: int) -> TopologyView:
         """Return the topology as schedulers see it."""
-        topology_id = known.base.topology_id
-        found = self._by_id.get(topology_id)
-        if found is None or not _same(found.known, known):
-            found = self._by_id[topology_id] = _Remembered(known, topology_view(known, now_ms))
-        return _aged(found.view, max(0, now_ms - known.base.launch_ms))
+        topology_id = topology.base.topology_id
+        remembered = self._by_id.get(topology_id)
+        if remembered is None or not _same(remembered.known, topology):
+            remembered = self._by_id[topology_id] = _Remembered(
+                topology, topology_view(topology, now_ms)
+            )
+        return _aged(remembered.view, max(0, now_ms - topology.base.launch_ms))
 
     def placement(self, topology_id: str, assignment: Assignment) -> Placement:
         """Return a copy on write of the assignment's placement without unknown executors; call
         `view` first.
         """
-        found = self._by_id[topology_id]
-        if found.placement is None or found.assignment is not assignment:
+        remembered = self._by_id[topology_id]
+        if remembered.placement is None or remembered.assignment is not assignment:
             placed = assignment.slot_by_executor
-            if not placed.keys() <= found.view.component_by_executor.keys():
+            if not placed.keys() <= remembered.view.component_by_executor.keys():
                 placed = {
-                    each: slot
-                    for each, slot in placed.items()
-                    if each in found.view.component_by_executor
+                    executor: slot
+                    for executor, slot in placed.items()
+                    if executor in remembered.view.component_by_executor
                 }
-            whole = Placement(found.view, placed)
-            found = self._by_id[topology_id] = _Remembered(
-                found.known, found.view, assignment, whole
+            placement = Placement(remembered.view, placed)
+            remembered = self._by_id[topology_id] = _Remembered(
+                remembered.known, remembered.view, assignment, placement
             )
-        assert found.placement is not None
-        return found.placement.fork()
+        assert remembered.placement is not None
+        return remembered.placement.fork()
 
 
 def _same(old: KnownTopology, new: KnownTopology) -> bool:
@@ -83,22 +89,25 @@ def _aged(view: TopologyView, uptime_ms: int) -> TopologyView:
     return twin
 
 
-def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
+def topology_view(topology: KnownTopology, now_ms: int) -> TopologyView:
     """Return a topology as schedulers see it, made from its records."""
-    by_component: dict[str, list[ExecutorId]] = {each: [] for each in known.outline.components}
-    for executor in known.executors():
-        by_component[known.outline.component_by_task[executor.first_task]].append(executor)
+    by_component: dict[str, list[ExecutorId]] = {name: [] for name in topology.outline.components}
+    for executor in topology.executors():
+        by_component[topology.outline.component_by_task[executor.first_task]].append(executor)
     components = tuple(
         ComponentView(
             name,
             part.kind,
             tuple(by_component[name]),
             part.conf,
-            tuple(InputView(each.component, each.stream, each.grouping) for each in part.inputs),
+            tuple(
+                InputView(source.component, source.stream, source.grouping)
+                for source in part.inputs
+            ),
         )
-        for name, part in sorted(known.outline.components.items())
+        for name, part in sorted(topology.outline.components.items())
     )
-    base = known.base
+    base = topology.base
     uptime_ms = max(0, now_ms - base.launch_ms)
     return TopologyView(
         base.topology_id,
@@ -107,12 +116,12 @@ def topology_view(known: KnownTopology, now_ms: int) -> TopologyView:
         base.num_workers,
         base.owner,
         uptime_ms,
-        known.conf,
-        _cells(known),
+        topology.conf,
+        _cells(topology),
     )
 
 
-def _cells(known: KnownTopology) -> Mapping[int, int]:
+def _cells(topology: KnownTopology) -> Mapping[int, int]:
     """Return the cell of each task of a topology over several stores."""
-    cells = known.base.cells
-    return cell_by_task(known.outline.component_by_task, len(cells)) if cells else {}
+    cells = topology.base.cells
+    return cell_by_task(topology.outline.component_by_task, len(cells)) if cells else {}

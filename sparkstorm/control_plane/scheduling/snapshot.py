@@ -47,8 +47,16 @@ class Snapshot:
 
     def open_slots(self) -> set[WorkerSlot]:
         """Return the slots of living supervisors whose hosts are not excluded, used or not."""
-        offering = [each for each in self.supervisors.values() if each.host not in self.marks]
-        return {WorkerSlot(each.supervisor_id, port) for each in offering for port in each.ports}
+        offering = [
+            supervisor
+            for supervisor in self.supervisors.values()
+            if supervisor.host not in self.marks
+        ]
+        return {
+            WorkerSlot(supervisor.supervisor_id, port)
+            for supervisor in offering
+            for port in supervisor.ports
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,13 +39,19 @@ class ClusterView:
         greylisted_hosts: Iterable[str] = (),
         excluded_hosts: Iterable[str] = (),
     ) -> None:
-        self.supervisors = {each.id: each for each in sorted(supervisors, key=lambda each: each.id)}
-        self.topologies = {each.id: each for each in sorted(topologies, key=lambda each: each.id)}
+        self.supervisors = {
+            supervisor.id: supervisor
+            for supervisor in sorted(supervisors, key=lambda supervisor: supervisor.id)
+        }
+        self.topologies = {
+            topology.id: topology
+            for topology in sorted(topologies, key=lambda topology: topology.id)
+        }
         self.conf: Conf = conf or {}
         grey = set(greylisted_hosts)
         # Released from the blacklist because slots are short: used after every other node.
         self.greylisted_nodes = frozenset(
-            node for node, each in self.supervisors.items() if each.host in grey
+            node for node, supervisor in self.supervisors.items() if supervisor.host in grey
         )
         self.status: dict[str, str] = {}
         # Topologies that the scheduler refused, with the reason: their submission or rebalance
@@ -244,8 +250,8 @@ class ClusterView:
     def assignments(self) -> dict[str, dict[ExecutorId, WorkerSlot]]:
         """Return the present placements by topology (S4.4); executors in no particular order."""
         return {
-            topology_id: dict(each.slot_by_executor)
-            for topology_id, each in self._placements.items()
+            topology_id: dict(placement.slot_by_executor)
+            for topology_id, placement in self._placements.items()
         }
 
     def set_assignment(

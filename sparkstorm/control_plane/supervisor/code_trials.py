@@ -66,9 +66,9 @@ class CodeTrials:
         before = self.verdicts
         opened, _ = self._state.open_requests(no_hint)
         wanted = {
-            each.base.code_key: each.topology_id
-            for each, outcome in opened
-            if each.base is not None and outcome is None
+            request.base.code_key: request.topology_id
+            for request, outcome in opened
+            if request.base is not None and outcome is None
         }
         for key, trial in list(self._running.items()):
             verdict = trial.poll()

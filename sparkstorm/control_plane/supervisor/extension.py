@@ -46,9 +46,9 @@ class SlotExtension:
         self.state = state
         self.hint = hint  # for watches: has the slot step at once
 
-    def shadow(self, view: SlotView, known: SetShadow, bring: BringCode) -> SetShadow:
-        """Return the code that is to run next to one of the worker's tasks; `known` is the last
-        answer.
+    def shadow(self, view: SlotView, known_shadow: SetShadow, bring: BringCode) -> SetShadow:
+        """Return the code that is to run next to one of the worker's tasks; `known_shadow` is the
+        last answer.
         """
         return NO_SHADOW
 

@@ -48,8 +48,12 @@ class HeartbeatPace:
         Times, uptimes and the slot's own figures are no difference, except that a worker is stuck;
         `of_worker` are the figures of the worker as a whole.
         """
-        figures = {name: _lasting(each) for name, each in of_worker.items() if name not in _TIMES}
-        executors = {each: _lasting(stats) for each, stats in beat.stats_by_executor.items()}
+        figures = {
+            name: _lasting(figure) for name, figure in of_worker.items() if name not in _TIMES
+        }
+        executors = {
+            executor: _lasting(stats) for executor, stats in beat.stats_by_executor.items()
+        }
         before = self._said
         self._said = replace(beat, time_ms=0, stats_by_executor=executors, stats=figures)
         if before == self._said and silent_ms < self._period_ms and now_ms < self._rest_due_ms:
@@ -61,7 +65,7 @@ class HeartbeatPace:
 def _lasting(value: JsonValue) -> JsonValue:
     """Return statistics without what changes by itself."""
     return (
-        {name: _lasting(each) for name, each in value.items() if name not in _TIMES}
+        {name: _lasting(inner) for name, inner in value.items() if name not in _TIMES}
         if isinstance(value, dict)
         else value
     )

@@ -24,12 +24,12 @@ class MemoryRecords:
 
     def get(self, name: str, kind: type[RecordT]) -> RecordT | None:
         """The record of that name; StoreInconsistentError when it is of another kind."""
-        found = self._record_by_name.get(name)
-        if found is not None and not isinstance(found, kind):
+        record = self._record_by_name.get(name)
+        if record is not None and not isinstance(record, kind):
             raise StoreInconsistentError(
-                f"{self.path}: {name}: expected a {kind.__name__}, got a {type(found).__name__}"
+                f"{self.path}: {name}: expected a {kind.__name__}, got a {type(record).__name__}"
             )
-        return found
+        return record
 
     def put(self, name: str, record: object) -> None:
         """Set one record."""
@@ -184,7 +184,7 @@ class MemoryNodeDir:
         }
 
     def _records(self, name: str) -> MemoryRecords:
-        found = self._disk.records.get(name)
-        if found is None:
-            found = self._disk.records[name] = MemoryRecords(Path("/memory", self.node, name))
-        return found
+        records = self._disk.records.get(name)
+        if records is None:
+            records = self._disk.records[name] = MemoryRecords(Path("/memory", self.node, name))
+        return records

@@ -83,7 +83,7 @@ class LogPublisher:
         if self._link is not None and topology_id == self._at:
             return
         self.close()
-        by_name = {each.name: each for each in self._stores.others}
+        by_name = {other.name: other for other in self._stores.others}
         address = by_name.get(store, self._stores.home)
         # As one that only reads: a log waits for no rewrite of the server's file.
         self._link = Link(
@@ -102,14 +102,18 @@ class LogPublisher:
             skipped = max(0, end - start - MAX_BYTES_AT_ONCE)
             log.seek(start + skipped)
             data = log.read(end - start - skipped)
-        whole = data[: data.rfind(b"\n") + 1] or (data if len(data) >= MAX_CHUNK_BYTES else b"")
-        position = start + skipped + len(whole)
-        if skipped and whole:
-            whole = (
-                b"[%d bytes are in the log file only]\n" % skipped + whole[whole.find(b"\n") + 1 :]
+        whole_lines = data[: data.rfind(b"\n") + 1] or (
+            data if len(data) >= MAX_CHUNK_BYTES else b""
+        )
+        position = start + skipped + len(whole_lines)
+        if skipped and whole_lines:
+            whole_lines = (
+                b"[%d bytes are in the log file only]\n" % skipped
+                + whole_lines[whole_lines.find(b"\n") + 1 :]
             )
         return [
-            whole[at : at + MAX_CHUNK_BYTES] for at in range(0, len(whole), MAX_CHUNK_BYTES)
+            whole_lines[offset : offset + MAX_CHUNK_BYTES]
+            for offset in range(0, len(whole_lines), MAX_CHUNK_BYTES)
         ], position
 
     def _write(self, key: str, chunks: list[bytes]) -> None:

@@ -37,11 +37,11 @@ class LocalState:
         """The record of that name, None when there is none; StoreInconsistentError when the file is
         damaged.
         """
-        found = self._snapshot().get(name)
+        stored = self._snapshot().get(name)
         return (
             None
-            if found is None
-            else decode_record(kind, json.dumps(found).encode(), f"{self.path}: {name}")
+            if stored is None
+            else decode_record(kind, json.dumps(stored).encode(), f"{self.path}: {name}")
         )
 
     def put(self, name: str, record: object) -> None:
@@ -59,14 +59,14 @@ class LocalState:
 
     def _snapshot(self) -> dict[str, object]:
         try:
-            found = json.loads(self.path.read_bytes())
+            snapshot = json.loads(self.path.read_bytes())
         except FileNotFoundError:
             return {}
         except (ValueError, RecursionError) as fault:
             raise StoreInconsistentError(f"{self.path}: not JSON ({fault})") from fault
-        if not isinstance(found, dict):
+        if not isinstance(snapshot, dict):
             raise StoreInconsistentError(f"{self.path}: not a JSON object")
-        return found
+        return snapshot
 
 
 class Flock:
@@ -170,9 +170,9 @@ class NodeDir:
 
     def forget_code(self, kept_ids: Iterable[str], before_ms: int) -> None:
         """Remove the code of all other topologies that was last used before a moment (S2.31)."""
-        kept = {self.code_dir(topology_id).name for topology_id in kept_ids}
+        kept_names = {self.code_dir(topology_id).name for topology_id in kept_ids}
         for folder in self.stormdist.iterdir():
-            if folder.name not in kept and folder.stat().st_mtime * 1000 < before_ms:
+            if folder.name not in kept_names and folder.stat().st_mtime * 1000 < before_ms:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def duties_lock(self) -> Flock:

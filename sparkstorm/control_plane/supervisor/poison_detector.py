@@ -64,11 +64,11 @@ class PoisonDetector:
         suspect = Suspect(*row, 1 + (before.deaths if before else 0), end[:MAX_END_CHARS])
         # The newest rows last, the oldest forgotten: what is parked is never tried again.
         suspects = {
-            **{key: each for key, each in self.suspect_by_row.items() if key != row},
+            **{key: other for key, other in self.suspect_by_row.items() if key != row},
             row: suspect,
         }
-        kept = dict(list(suspects.items())[-MAX_SUSPECTS:])
-        return PoisonDetector(careful=True, suspect_by_row=kept, was_killed=self.was_killed)
+        newest = dict(list(suspects.items())[-MAX_SUSPECTS:])
+        return PoisonDetector(careful=True, suspect_by_row=newest, was_killed=self.was_killed)
 
     def suspects(self) -> tuple[Suspect, ...]:
         """The counts in the form in which a WorkerSpec carries them."""

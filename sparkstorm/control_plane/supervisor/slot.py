@@ -330,7 +330,7 @@ class Slot:
     def _worker_spec(self, wish: DesiredState, conf: Conf, code: Code, now_ms: int) -> WorkerSpec:
         assignment = wish.assignment
         slot = self._place.slot
-        stores = [self._spec.stores.of(assignment.topology_id, each) for each in wish.stores]
+        stores = [self._spec.stores.of(assignment.topology_id, store) for store in wish.stores]
         cell = wish.cell
         return WorkerSpec(
             topology_id=assignment.topology_id,
@@ -493,7 +493,7 @@ class Slot:
             child.process.kill()
         keeps = child.stats.get("keeps")
         complaint = child.memory.complaint(
-            [str(each) for each in keeps] if isinstance(keeps, list) else []
+            [str(name) for name in keeps] if isinstance(keeps, list) else []
         )
         if not complaint:
             return

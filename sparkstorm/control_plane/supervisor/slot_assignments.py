@@ -47,8 +47,8 @@ class VersionGuard:
         """Return whether this version may be followed; a new greatest one is written down first."""
         seen = self.seen(topology_id)
         if version > seen:
-            kept = {name: number for name, number in self._seen.items() if name != topology_id}
-            self._seen = dict([*kept.items(), (topology_id, version)][-_MOST_TOPOLOGIES:])
+            others = {name: number for name, number in self._seen.items() if name != topology_id}
+            self._seen = dict([*others.items(), (topology_id, version)][-_MOST_TOPOLOGIES:])
             try:
                 self._file.put("seen", SeenVersions(self._seen))
             except OSError as fault:
@@ -63,11 +63,11 @@ class VersionGuard:
 
     def _read(self) -> dict[str, int]:
         try:
-            found = self._file.get("seen", SeenVersions)
+            seen = self._file.get("seen", SeenVersions)
         except StoreInconsistentError as fault:
             _LOG.warning("%s; it is written afresh", fault)
-            found = None
-        return dict(found.by_topology) if found else {}
+            seen = None
+        return dict(seen.by_topology) if seen else {}
 
 
 class SlotAssignments:
@@ -92,8 +92,8 @@ class SlotAssignments:
         """
         read = {}
         for topology_id in state.assignment_ids(hint):
-            if found := self._read(state, topology_id, hint, refuse, now_ms):
-                read[topology_id] = found
+            if assignment := self._read(state, topology_id, hint, refuse, now_ms):
+                read[topology_id] = assignment
         self.by_topology = read
 
     def _read(
@@ -104,25 +104,25 @@ class SlotAssignments:
         refuse: Callable[[WorkerBeat], None],
         now_ms: int,
     ) -> Assignment | None:
-        known = self.by_topology.get(topology_id)
+        last = self.by_topology.get(topology_id)
         try:
-            found = state.read_assignment(topology_id, hint)
+            assignment = state.read_assignment(topology_id, hint)
         except (StoreInconsistentError, TamperedBlobError) as fault:
             _LOG.error("slot %s: %s", self._slot, fault)
-            return known
-        if found is None or self._guard.admit(topology_id, found.version):
-            return found
-        self._log_refusal(found)
+            return last
+        if assignment is None or self._guard.admit(topology_id, assignment.version):
+            return assignment
+        self._log_refusal(assignment)
         # A slot that has no newer one at hand reports it in a beat, and Nimbus writes another.
-        if known is None and part_of(found, self._slot):
+        if last is None and part_of(assignment, self._slot):
             node, port = self._slot
             seen = self._guard.seen(topology_id)
             refuse(WorkerBeat(topology_id, node, port, now_ms, 0, 0, 0, REFUSED, seen))
-        return known
+        return last
 
-    def _log_refusal(self, found: Assignment) -> None:
-        if self._refused.get(found.topology_id) != found.version:
-            self._refused = {**self._refused, found.topology_id: found.version}
+    def _log_refusal(self, assignment: Assignment) -> None:
+        if self._refused.get(assignment.topology_id) != assignment.version:
+            self._refused = {**self._refused, assignment.topology_id: assignment.version}
             text = "slot %s: the assignment of %s has version %d, older than version %d that was here before; it is not followed"
-            seen = self._guard.seen(found.topology_id)
-            _LOG.error(text, self._slot, found.topology_id, found.version, seen)
+            seen = self._guard.seen(assignment.topology_id)
+            _LOG.error(text, self._slot, assignment.topology_id, assignment.version, seen)

@@ -85,14 +85,14 @@ class SlotCode:
 
     def view(self, assignment: LocalAssignment) -> BlobView:
         """Return whether the code of an assignment was fetched."""
-        found = self._fetched.get(assignment, BlobView.MISSING)
-        return BlobView.READY if isinstance(found, Code) else found
+        fetched = self._fetched.get(assignment, BlobView.MISSING)
+        return BlobView.READY if isinstance(fetched, Code) else fetched
 
     def get(self, assignment: LocalAssignment) -> Code | None:
         """Return the code that was fetched, None when it is not there (any more)."""
-        found = self._fetched.get(assignment)
-        is_there = isinstance(found, Code) and self._storage.has_code(found.code_path)
-        return found if is_there and isinstance(found, Code) else None
+        fetched = self._fetched.get(assignment)
+        is_there = isinstance(fetched, Code) and self._storage.has_code(fetched.code_path)
+        return fetched if is_there and isinstance(fetched, Code) else None
 
     # -- the sync's side ---------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class LocalAssignment:
     @property
     def tasks(self) -> frozenset[int]:
         """Tasks of its executors."""
-        return frozenset(task for each in self.executors for task in each.executor.tasks)
+        return frozenset(task for placed in self.executors for task in placed.executor.tasks)
 
 
 class BlobView(StrEnum):

@@ -169,7 +169,7 @@ def _cpus_of(number: int, spec: SlotSpec) -> tuple[int, ...]:
         return ()
     cpus = sorted(os.sched_getaffinity(0))
     most = settings.cpus_per_worker
-    return tuple(sorted({cpus[(number * most + each) % len(cpus)] for each in range(most)}))
+    return tuple(sorted({cpus[(number * most + offset) % len(cpus)] for offset in range(most)}))
 
 
 def _run(spec: SlotSpec, place: Place, stopping: threading.Event, server: ForkServer | None) -> str:
@@ -245,13 +245,16 @@ def _poke(fd: int) -> None:
 
 
 def _connect(spec: SlotSpec, place: Place) -> SlotStores:
-    at = spec.zookeeper
+    zookeeper = spec.zookeeper
     conf = merge(default_conf(), spec.conf)
     address = ZooKeeperAddress(
-        at.hosts, at.root, at.user or None, at.password or None
+        zookeeper.hosts, zookeeper.root, zookeeper.user or None, zookeeper.password or None
     ).with_patience_of(conf)
     address = replace(
-        address, session_timeout_ms=at.session_timeout_ms, viewer=at.viewer, tls=at.tls
+        address,
+        session_timeout_ms=zookeeper.session_timeout_ms,
+        viewer=zookeeper.viewer,
+        tls=zookeeper.tls,
     )
     key = bytes.fromhex(spec.hmac_key)
     store = WatchedStore(ZooKeeperStateStore(address), SystemClock().now_ms, str(place.slot))
@@ -279,9 +282,13 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     if NimbusSettings.of(conf).trial_wait_ms:
         trials = CodeTrials(state, blobs, place.node_dir, place.slot.port, try_code)
     probe, *other_probes = (
-        RedisProbe(partial(client_of, at, ANSWER_S)) for at in spec.stores.all()
+        RedisProbe(partial(client_of, redis_address, ANSWER_S))
+        for redis_address in spec.stores.all()
     )
-    probes = {at.name: probe for at, probe in zip(spec.other_redis, other_probes, strict=True)}
+    probes = {
+        redis_address.name: probe
+        for redis_address, probe in zip(spec.other_redis, other_probes, strict=True)
+    }
     driver_probe = DriverProbe(spec.driver) if spec.driver else None
     supervisor = Supervisor(duties, place.node_dir, state, trials, probe, probes, driver_probe)
     gatherer = TaskBeatGatherer(state, settings.task_heartbeat_ms)

@@ -58,7 +58,7 @@ class ReportSubject:
     def of_wish(cls, wish: DesiredState) -> ReportSubject:
         """Return the worker that is to run."""
         part = wish.assignment
-        tasks = tuple(task for each in part.executors for task in each.executor.tasks)
+        tasks = tuple(task for placed in part.executors for task in placed.executor.tasks)
         return cls(part.topology_id, wish.component_by_task, tasks, part.code_key)
 
 
@@ -74,7 +74,7 @@ class RecentDeaths:
 
     def count(self, now_ms: int) -> int:
         """Return the number of deaths within RECENT_MS."""
-        return sum(now_ms - each < RECENT_MS for each in self._times_ms)
+        return sum(now_ms - death_ms < RECENT_MS for death_ms in self._times_ms)
 
     @property
     def last_ms(self) -> int:
@@ -95,7 +95,7 @@ class Complaints:
         """Return whether to report it now; it then counts as reported."""
         kind = numberless(sentence)
         self._said_ms = {
-            each: at_ms for each, at_ms in self._said_ms.items() if now_ms - at_ms < _REPEAT_MS
+            said: at_ms for said, at_ms in self._said_ms.items() if now_ms - at_ms < _REPEAT_MS
         }
         return self._said_ms.setdefault(kind, now_ms) == now_ms
 
@@ -136,7 +136,7 @@ def crash_place(log: Iterable[str]) -> str:
     for line in log:
         is_crash |= line.startswith("Fatal Python error")
         frame = _FRAME.match(line) if is_crash else None
-        if frame is not None and not any(each in frame[1] for each in _LIBRARIES):
+        if frame is not None and not any(library in frame[1] for library in _LIBRARIES):
             return f" ({PurePath(frame[1]).name}, line {frame[2]})"
     return ""
 
@@ -206,7 +206,7 @@ class SlotReports:
         """Record each cause in the worker's heartbeats for which it does nothing, once it has
         lasted.
         """
-        causes = [str(each) for each in blocked] if isinstance(blocked, list) else []
+        causes = [str(cause) for cause in blocked] if isinstance(blocked, list) else []
         for cause in self._complaints.lasting(causes, now_ms):
             self._write(about, f"work stands still: {cause}", now_ms)
 
@@ -221,7 +221,7 @@ class SlotReports:
         """Record an error under the component of a task, or of the worker's first one."""
         task = task if task in about.component_by_task else min(about.tasks, default=0)
         if component := about.component_by_task.get(task, ""):
-            at = (
+            origin = (
                 component,
                 task,
                 self._host,
@@ -230,4 +230,4 @@ class SlotReports:
                 log[-MAX_TRACEBACK:],
                 about.code_key,
             )
-            self._report(about.topology_id, Failure(FailureKind.SYSTEM, text[:_MAX_CHARS], *at))
+            self._report(about.topology_id, Failure(FailureKind.SYSTEM, text[:_MAX_CHARS], *origin))

@@ -63,12 +63,12 @@ class DesiredState:
             return 0
         cells = cell_by_task(self.component_by_task, len(self.stores))
         part = self.assignment
-        found = {cells.get(task, -1) for task in part.tasks}
-        if len(found) != 1 or -1 in found:
+        part_cells = {cells.get(task, -1) for task in part.tasks}
+        if len(part_cells) != 1 or -1 in part_cells:
             raise StoreInconsistentError(
                 f"the assignment of {part.topology_id} puts tasks of several cells into one worker: rebalance it with --reassign"
             )
-        return found.pop()
+        return part_cells.pop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +295,10 @@ class SlotSync:
     ) -> SetShadow:
         """Return the code that an extension has run next to one of this worker's tasks."""
         view = SlotView(self._slot, part, components, self._status_read)
-        known = self.wish.shadow if self.wish else NO_SHADOW
+        known_shadow = self.wish.shadow if self.wish else NO_SHADOW
         bring = lambda other: self.code.bring(other, self._desk(), now_ms)  # noqa: E731 - short
-        found = (each.shadow(view, known, bring) for each in self._extensions)
-        return next((order for order in found if order != NO_SHADOW), NO_SHADOW)
+        shadows = (extension.shadow(view, known_shadow, bring) for extension in self._extensions)
+        return next((order for order in shadows if order != NO_SHADOW), NO_SHADOW)
 
     def _has_new_code(self, wish: DesiredState, now_ms: int) -> bool:
         """Fetch and check the new code of a gray upgrade (S0.25); a worker that runs is not ended
@@ -352,12 +352,12 @@ class SlotSync:
         return SetStatus("ACTIVE" if base.status in _WORKING else "INACTIVE", base.activations)
 
     def _log_levels(self, topology_id: str, now_ms: int) -> Mapping[str, str]:
-        found = self._desk().state.read_log_config(topology_id, self.wake)
-        levels = found.levels if found else {}
+        log_config = self._desk().state.read_log_config(topology_id, self.wake)
+        levels = log_config.levels if log_config else {}
         return {
-            logger: one.level
-            for logger, one in levels.items()
-            if not one.until_ms or one.until_ms > now_ms
+            logger: level.level
+            for logger, level in levels.items()
+            if not level.until_ms or level.until_ms > now_ms
         }
 
     def _components(self, topology_id: str) -> Mapping[int, str]:

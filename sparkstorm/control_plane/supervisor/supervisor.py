@@ -72,8 +72,8 @@ def part_of(assignment: Assignment, slot: WorkerSlot) -> LocalAssignment | None:
     """Return the part of an assignment for one slot; None when there is none."""
     executors = assignment.executors_at(slot)
     placed = tuple(
-        PlacedExecutor(each, assignment.placed_version_by_executor.get(each, 0))
-        for each in executors
+        PlacedExecutor(executor, assignment.placed_version_by_executor.get(executor, 0))
+        for executor in executors
     )
     if not placed:
         return None
@@ -94,12 +94,14 @@ class SlotParts:
 
     def among(self, assignments: Mapping[str, Assignment]) -> list[LocalAssignment]:
         """Return the slot's parts of the assignments that it has one in."""
-        known = self._known
+        known_parts = self._known
         self._known = {}
-        for topology_id, found in assignments.items():
-            before = known.get(topology_id)
+        for topology_id, assignment in assignments.items():
+            before = known_parts.get(topology_id)
             self._known[topology_id] = (
-                before if before and before[0] is found else (found, part_of(found, self._slot))
+                before
+                if before and before[0] is assignment
+                else (assignment, part_of(assignment, self._slot))
             )
         return [part for _, part in self._known.values() if part]
 
@@ -288,5 +290,5 @@ def write_local_beat(node_dir: NodeStorage, beat: LocalBeat) -> None:
 
 def read_local_assignments(node_dir: NodeStorage) -> Mapping[int, LocalAssignment]:
     """Return the supervisor's last assignments by port (S2.21: an empty map at first)."""
-    found = node_dir.local_state.get("local-assignments", LocalAssignments)
-    return found.by_port if found else {}
+    assignments = node_dir.local_state.get("local-assignments", LocalAssignments)
+    return assignments.by_port if assignments else {}

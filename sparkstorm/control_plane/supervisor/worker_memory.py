@@ -60,8 +60,8 @@ def oom_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs
             folder, file = (
                 (root, "memory.events") if kinds == "" else (root / "memory", "memory.oom_control")
             )
-            for place in (folder / path.lstrip("/") / file, folder / file):
-                if (count := _counted(place, "oom_kill")) is not None:
+            for candidate in (folder / path.lstrip("/") / file, folder / file):
+                if (count := _counted(candidate, "oom_kill")) is not None:
                     return count
     return 0
 
@@ -120,15 +120,15 @@ class MemoryWatch:
         figures = self.figures()
         used = figures["memory_mb"]
         growth = figures["memory_growth_mb_per_minute"]
-        kept = f"; its tasks keep: {', '.join(keeps)}" if keeps else ""
+        keeping = f"; its tasks keep: {', '.join(keeps)}" if keeps else ""
         if used >= self._limit_mb:
             self.is_over = True
             return (
-                f"restarted: it uses {used:,} MiB, and {LIMIT} is {self._limit_mb:,.0f}{kept}. "
+                f"restarted: it uses {used:,} MiB, and {LIMIT} is {self._limit_mb:,.0f}{keeping}. "
                 "Raise the limit, spread its executors over more workers, or remedy the leak"
             )
         if used < _WARN_SHARE * self._limit_mb or self._has_warned:
             return ""
         self._has_warned = True
         grows = f", growing by {growth:,} MiB a minute" if growth > 0 else ""
-        return f"it uses {used:,} MiB{grows}, and is restarted at {self._limit_mb:,.0f} ({LIMIT}){kept}"
+        return f"it uses {used:,} MiB{grows}, and is restarted at {self._limit_mb:,.0f} ({LIMIT}){keeping}"

@@ -231,13 +231,15 @@ def child_environment() -> dict[str, str]:
     """The slot's environment without Spark's variables and our passwords, and with its import
     path.
     """
-    kept = {
+    environment = {
         n: value
         for n, value in os.environ.items()
         if not n.startswith(_SPARK_PREFIXES) and n not in _PASSWORDS
     }
-    kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or os.getcwd() for path in sys.path))
-    return kept
+    environment["PYTHONPATH"] = os.pathsep.join(
+        dict.fromkeys(path or os.getcwd() for path in sys.path)
+    )
+    return environment
 
 
 def rotate_log(path: Path, cap_bytes: int) -> bool:
@@ -279,7 +281,7 @@ def last_lines(
         return []
     crash = (
         max(
-            (at for at, line in enumerate(lines) if line.startswith("Fatal Python error")),
+            (index for index, line in enumerate(lines) if line.startswith("Fatal Python error")),
             default=-1,
         )
         if has_crashed

@@ -87,7 +87,9 @@ class Chooser:
         self._pool = pool
         self._is_system = is_system
         self._keys = {slot: placed.key(slot, component, is_system) for slot in pool}
-        self._rank = {slot: at for at, slot in enumerate(pool)}  # slots cannot be compared
+        self._rank = {
+            slot: position for position, slot in enumerate(pool)
+        }  # slots cannot be compared
         self._heap = [(key, self._rank[slot], slot) for slot, key in self._keys.items()]
         heapq.heapify(self._heap)
 

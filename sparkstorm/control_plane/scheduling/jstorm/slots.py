@@ -98,7 +98,9 @@ def definitions(context: AssignContext) -> list[Definition]:
         raise InvalidConfigError(
             f"{USER_DEFINED_KEY}: expected a list of workers, got {show(wanted)}"
         )
-    return [_definition(entry, f"{USER_DEFINED_KEY}[{at}]") for at, entry in enumerate(wanted)]
+    return [
+        _definition(entry, f"{USER_DEFINED_KEY}[{index}]") for index, entry in enumerate(wanted)
+    ]
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
@@ -181,9 +183,9 @@ def defined_slots(
     for own in wanted:
         tasks: set[int] = set()
         for component, count in own.count_by_component.items():
-            left = unused.get(component, [])
-            tasks.update(left[: max(count, 0)])
-            unused[component] = left[max(count, 0) :]
+            unused_tasks = unused.get(component, [])
+            tasks.update(unused_tasks[: max(count, 0)])
+            unused[component] = unused_tasks[max(count, 0) :]
         if tasks:
             slots.append(
                 JStormSlot(own.node, own.host, own.port, tasks, own.memory_bytes, own.cpu, own.jvm)

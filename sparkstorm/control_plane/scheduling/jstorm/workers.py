@@ -50,14 +50,14 @@ class Ports:
 
     def take(self, wanted: int) -> int:
         """Take that port if it is free, else the lowest one."""
-        at = bisect_left(self.free, wanted)
-        return self.free.pop(at if at < len(self.free) and self.free[at] == wanted else 0)
+        index = bisect_left(self.free, wanted)
+        return self.free.pop(index if index < len(self.free) and self.free[index] == wanted else 0)
 
     def give(self, port: int) -> None:
         """Add a free port."""
-        at = bisect_left(self.free, port)
-        if at == len(self.free) or self.free[at] != port:
-            self.free.insert(at, port)
+        index = bisect_left(self.free, port)
+        if index == len(self.free) or self.free[index] != port:
+            self.free.insert(index, port)
 
 
 class WorkerScheduler:
@@ -153,14 +153,16 @@ def place(slots: Sequence[JStormSlot], supervisors: Sequence[Ports]) -> None:
     """
     with_room = [ports for ports in supervisors if ports.free]
     _place_on_hosts(slots, with_room)
-    left = sorted((ports for ports in with_room if ports.free), key=lambda ports: -len(ports.free))
+    supervisors_left = sorted(
+        (ports for ports in with_room if ports.free), key=lambda ports: -len(ports.free)
+    )
     homeless = [slot for slot in slots if slot.node is None]
-    if homeless and not left:
+    if homeless and not supervisors_left:
         raise FailedAssignTopologyError(
             f"no supervisor has a free port for {len(homeless)} of {len(slots)} workers"
         )
     if homeless:
-        _place_by_load(slots, left)
+        _place_by_load(slots, supervisors_left)
     unplaced = sum(slot.node is None for slot in slots)
     if unplaced:
         raise FailedAssignTopologyError(
@@ -212,19 +214,19 @@ def _place_by_load(slots: Sequence[JStormSlot], supervisors: list[Ports]) -> Non
     waiting = iter(slots)
     average = (sum(ports.num_used for ports in supervisors) + len(slots)) // len(supervisors) + 1
     overloaded: list[Ports] = []
-    at = 0
+    index = 0
     slot = _next_homeless(waiting)
     while slot is not None and supervisors:
-        at = at if at < len(supervisors) else 0
-        home = supervisors[at]
+        index = index if index < len(supervisors) else 0
+        home = supervisors[index]
         if home.num_used >= average:
             overloaded.append(home)
-            del supervisors[at]
+            del supervisors[index]
             continue
         _settle(slot, home)
         if not home.free:
-            del supervisors[at]
-        at = at + 1
+            del supervisors[index]
+        index = index + 1
         slot = _next_homeless(waiting)
     overloaded.sort(key=lambda ports: -len(ports.free))
     _place_in_turn(slot, waiting, overloaded)
@@ -233,13 +235,13 @@ def _place_by_load(slots: Sequence[JStormSlot], supervisors: list[Ports]) -> Non
 def _place_in_turn(
     slot: JStormSlot | None, waiting: Iterator[JStormSlot], supervisors: list[Ports]
 ) -> None:
-    at = 0
+    index = 0
     while slot is not None and supervisors:
-        at = at if at < len(supervisors) else 0
-        _settle(slot, supervisors[at])
-        if not supervisors[at].free:
-            del supervisors[at]
-        at = at + 1
+        index = index if index < len(supervisors) else 0
+        _settle(slot, supervisors[index])
+        if not supervisors[index].free:
+            del supervisors[index]
+        index = index + 1
         slot = _next_homeless(waiting)
 
 

@@ -23,14 +23,14 @@ from sparkstorm.control_plane.scheduling.resource.resources import (
 from sparkstorm.control_plane.scheduling.settings import WorkerLimits
 
 
-def fits(left: Vector, asked: Vector, min_cpu: float) -> bool:
+def fits(available: Vector, asked: Vector, min_cpu: float) -> bool:
     """Return whether a node's free resources suffice for an executor; the minimum CPU of a worker
     counts as taken already.
     """
     cpu = asked[CPU] if min_cpu < 0.001 else max(asked[CPU] - min_cpu, 0.0)
-    if left[CPU] < cpu or left[MEMORY] < asked[MEMORY]:
+    if available[CPU] < cpu or available[MEMORY] < asked[MEMORY]:
         return False
-    return all(left[at] >= asked[at] for at in range(FIRST_GENERIC, len(asked)))
+    return all(available[index] >= asked[index] for index in range(FIRST_GENERIC, len(asked)))
 
 
 class Attempt:
@@ -111,10 +111,10 @@ class Attempt:
         }
 
     def _resources_hold(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
-        left = self.ledger.available(slot.node)
+        available = self.ledger.available(slot.node)
         request = self._requests.of(executor)
         min_cpu = self.ledger.min_cpu
-        if not fits(left, request.vector, min_cpu):
+        if not fits(available, request.vector, min_cpu):
             return False
         if self._shared is not None:
             return self._shared_memory_holds(executor, slot, self._shared)
@@ -128,13 +128,17 @@ class Attempt:
             cpu = max(total[CPU] + request.vector[CPU], min_cpu) - max(total[CPU], min_cpu)
             memory = total[MEMORY] + request.vector[MEMORY] - total[MEMORY]
             heap = load.heap + request.on_heap
-        return cpu <= left[CPU] and memory <= left[MEMORY] and heap <= self._limits.max_heap_mb
+        return (
+            cpu <= available[CPU]
+            and memory <= available[MEMORY]
+            and heap <= self._limits.max_heap_mb
+        )
 
     def _shared_memory_holds(
         self, executor: ExecutorId, slot: WorkerSlot, shared: SharedRegions
     ) -> bool:
         """Return `_resources_hold` for shared memory: regions that the executor adds count too."""
-        left = self.ledger.available(slot.node)
+        available = self.ledger.available(slot.node)
         min_cpu = self.ledger.min_cpu
         here = self.executors_by_slot.get(slot, [])
         on_node = self._executors_by_node.get(slot.node, set())
@@ -145,7 +149,9 @@ class Attempt:
         memory -= taken[MEMORY] + shared.on_node(on_node)
         cpu = after.at_least(min_cpu)[CPU] - taken[CPU]
         return (
-            cpu <= left[CPU] and memory <= left[MEMORY] and after.heap <= self._limits.max_heap_mb
+            cpu <= available[CPU]
+            and memory <= available[MEMORY]
+            and after.heap <= self._limits.max_heap_mb
         )
 
     def _constraints_hold(
@@ -161,10 +167,10 @@ class Attempt:
 
     def refusal(self, executor: ExecutorId, node: str) -> str:
         """Return the reason why a node takes an executor on none of its ports."""
-        left = self.ledger.available(node)
+        available = self.ledger.available(node)
         asked = self._requests.of(executor).vector
         names = ("MB", "% CPU", *self.ledger.shape.generic)
-        for name, have, wanted in zip(names, left, asked, strict=True):
+        for name, have, wanted in zip(names, available, asked, strict=True):
             if have < wanted:
                 return f"{have:,.0f} of {wanted:,.0f} {name} left"
         if not self.open_ports(node):

@@ -107,8 +107,8 @@ def _take(
     component: str, graph: Graph, queues: Mapping[str, deque[ExecutorId]]
 ) -> list[ExecutorId]:
     queue = queues[component]
-    left = len(queue)
-    if not left:
+    queued = len(queue)
+    if not queued:
         return []
     taken = [queue.popleft()]
     by_id = sorted(graph.children[component])
@@ -117,7 +117,7 @@ def _take(
     # them last id first.
     for child in [child for child in reversed(by_id) if child not in shuffled] + shuffled:
         waiting = len(queues[child])
-        share = max(1, waiting // left) if graph.is_shuffled(component, child) else 1
+        share = max(1, waiting // queued) if graph.is_shuffled(component, child) else 1
         for _ in range(share if waiting else 0):
             taken += _take(child, graph, queues)
     return taken

@@ -192,18 +192,18 @@ class ResourceLedger:
         sums = np.cumsum(steps, axis=0)
         if sums.size and sums.min() >= 0.0:
             return tuple(sums[-1].tolist())
-        left = self.shape.zero
+        remaining = self.shape.zero
         for offered, taken in zip(steps[::2].tolist(), (-steps[1::2]).tolist(), strict=True):
-            left, _ = minus(plus(left, tuple(offered)), tuple(taken))
-        return left
+            remaining, _ = minus(plus(remaining, tuple(offered)), tuple(taken))
+        return remaining
 
     def _refresh(self, node: str) -> None:
-        at = self.index_by_node[node]
+        row = self.index_by_node[node]
         taken = self.taken(node)
         self._available[node], _ = minus(self.offer(node), taken)
-        self.matrix[at] = self._available[node]
-        self._ebb[at, 1] = taken
-        np.negative(self._ebb[at, 1], out=self._ebb[at, 1])
+        self.matrix[row] = self._available[node]
+        self._ebb[row, 1] = taken
+        np.negative(self._ebb[row, 1], out=self._ebb[row, 1])
 
 
 def _grouped(

@@ -47,14 +47,16 @@ def ranked(
     shares = available.copy()
     if request is not None and sort is not NodeSort.DEFAULT:
         unasked = [
-            at for at in range(FIRST_GENERIC, len(request.vector)) if request.vector[at] == 0.0
+            index
+            for index in range(FIRST_GENERIC, len(request.vector))
+            if request.vector[index] == 0.0
         ]
         shares[:, unasked] *= -1.0
     average = np.zeros(len(names))
     scarcest = np.ones(len(names))
     counted = np.flatnonzero(overall)
-    for at in counted:
-        share = shares[:, at] / overall[at]
+    for index in counted:
+        share = shares[:, index] / overall[index]
         average += share
         scarcest = np.minimum(scarcest, share)
     average = average * 100.0 / len(counted) if len(counted) else average + 100.0
@@ -63,7 +65,7 @@ def ranked(
         NodeSort.GENERIC: (-average, -held),
         NodeSort.DEFAULT: (-average, -scarcest, -held),
     }[sort]
-    return [names[at] for at in np.lexsort(keys)]
+    return [names[index] for index in np.lexsort(keys)]
 
 
 class NodeMap:
@@ -97,8 +99,8 @@ class NodeMap:
     def rack_sums(self, held: Ints) -> tuple[Floats, Ints]:
         """Return free resources and held executors by rack."""
         matrix = self.ledger.matrix
-        left = np.array([matrix[rows].sum(axis=0) for rows in self._rows_by_rack.values()])
-        return left, np.array([held[rows].sum() for rows in self._rows_by_rack.values()])
+        remaining = np.array([matrix[rows].sum(axis=0) for rows in self._rows_by_rack.values()])
+        return remaining, np.array([held[rows].sum() for rows in self._rows_by_rack.values()])
 
     def host_sums(self, rack: str, held: Ints) -> tuple[Floats, Ints]:
         """Return free resources and held executors by host of a rack."""

@@ -55,7 +55,7 @@ class PriorityOrder:
         declared = {name for offer in offers for name in offer.resources}
         names = ledger.shape.generic
         self._offered_generic = [
-            FIRST_GENERIC + at for at, name in enumerate(names) if name in declared
+            FIRST_GENERIC + index for index, name in enumerate(names) if name in declared
         ]
 
     def order(self, guarantees: Mapping[str, Mapping[str, float]]) -> list[TopologyView]:
@@ -113,10 +113,12 @@ class PriorityOrder:
         counted = [CPU, MEMORY]
         if self._counts_generic:
             counted += self._offered_generic
-        if not claimant.waiting or any(self._left[at] <= 0 for at in counted):
+        if not claimant.waiting or any(self._left[index] <= 0 for index in counted):
             return LAST
         would = plus(claimant.ordered, self._asked(claimant.waiting[0]))
-        return max((would[at] - claimant.guaranteed[at]) / self._left[at] for at in counted)
+        return max(
+            (would[index] - claimant.guaranteed[index]) / self._left[index] for index in counted
+        )
 
 
 _STRATEGIES: dict[str, Callable[[ResourceLedger], PriorityOrder]] = {

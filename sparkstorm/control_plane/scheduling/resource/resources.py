@@ -179,31 +179,33 @@ class SharedRegions:
         every = [named[name] for name in sorted(named)]
         self.is_on_nodes = any(region.off_heap_node > 0.0 for region in every)
         off_heap = _total(region.off_heap_worker + region.off_heap_node for region in every)
-        self.least = off_heap + _total(each.on_heap for each in every)  # each region once
+        self.least = off_heap + _total(region.on_heap for region in every)  # each region once
 
     def __bool__(self) -> bool:
         return bool(self._regions_by_component)
 
     def _used_by(self, executors: Iterable[ExecutorId]) -> list[SharedMemory]:
-        components = {self._component_of.get(each, "") for each in executors}
-        found = {
-            each.name: each
+        components = {self._component_of.get(executor, "") for executor in executors}
+        region_by_name = {
+            region.name: region
             for name in components
-            for each in self._regions_by_component.get(name, ())
+            for region in self._regions_by_component.get(name, ())
         }
-        return [found[name] for name in sorted(found)]
+        return [region_by_name[name] for name in sorted(region_by_name)]
 
     def on_worker(self, executors: Iterable[ExecutorId]) -> tuple[float, float]:
         """Return the shared memory of a worker with these executors in MB: (on heap, off heap)."""
         used = self._used_by(executors)
-        return _total(each.on_heap for each in used), _total(each.off_heap_worker for each in used)
+        return _total(region.on_heap for region in used), _total(
+            region.off_heap_worker for region in used
+        )
 
     def on_node(self, executors: Iterable[ExecutorId]) -> float:
         """Return the off-heap memory in MB that a node shares among the workers of a topology with
         these executors.
         """
         return (
-            _total(each.off_heap_node for each in self._used_by(executors))
+            _total(region.off_heap_node for region in self._used_by(executors))
             if self.is_on_nodes
             else 0.0
         )
@@ -268,4 +270,4 @@ def plus(left: Vector, right: Vector) -> Vector:
 def minus(left: Vector, right: Vector) -> tuple[Vector, bool]:
     """Return the difference, at least zero, and whether it was negative."""
     raw = [a - b for a, b in zip(left, right, strict=True)]
-    return tuple(max(each, 0.0) for each in raw), any(each < 0.0 for each in raw)
+    return tuple(max(amount, 0.0) for amount in raw), any(amount < 0.0 for amount in raw)

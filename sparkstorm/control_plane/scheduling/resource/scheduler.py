@@ -51,7 +51,7 @@ class _Need:
     def can_schedule(self) -> bool:
         """Return whether the cluster's free resources suffice for the topology."""
         _, short = minus(plus(self._left, self._scheduled), self._requests.total)
-        if short or any(each > 0 for each in self._remaining or ()):
+        if short or any(amount > 0 for amount in self._remaining or ()):
             return False
         if not self._counts_shared:
             return True
@@ -87,13 +87,13 @@ class _Need:
         """Return the missing resources as text."""
         names = ("memory MB", "CPU %", *ledger.shape.generic)
         missing = list(self._remaining or self._requests.total)
-        left = list(self._left)
+        remaining = list(self._left)
         if self._counts_shared:
             missing[MEMORY] = (
                 self._least_memory if self._remaining is None else self._memory_remaining
             )
-            left[MEMORY] = self._memory_left
-        pairs = zip(names, missing, left, strict=True)
+            remaining[MEMORY] = self._memory_left
+        pairs = zip(names, missing, remaining, strict=True)
         return "; ".join(
             f"{name}: {more:g} required, {have:g} left" for name, more, have in pairs if more > 0
         )
@@ -114,7 +114,7 @@ class ResourceAwareScheduler:
         settings = ResourceAwareSettings.of_partial(conf)
         guarantees = settings.guarantees or {}
         if not isinstance(guarantees, Mapping) or not all(
-            isinstance(each, Mapping) for each in guarantees.values()
+            isinstance(guarantee, Mapping) for guarantee in guarantees.values()
         ):
             raise InvalidConfigError(
                 f"{POOLS_KEY}: expected {{user: {{resource: amount}}}}, got {guarantees!r:.100}"
@@ -128,9 +128,9 @@ class ResourceAwareScheduler:
         ledger = ResourceLedger(cluster)
         nodes = NodeMap(ledger)
         ordered = self._order_by(ledger).order(self._guarantees)
-        for at, topology in enumerate(ordered):
+        for index, topology in enumerate(ordered):
             if cluster.placement(topology.id).num_missing:
-                round_ = _Placing(topology, ordered[:at:-1], ledger, nodes)
+                round_ = _Placing(topology, ordered[:index:-1], ledger, nodes)
                 cluster.status[topology.id] = round_.place(self._attempts)
             else:
                 cluster.status.setdefault(topology.id, "Fully Scheduled")

@@ -74,11 +74,14 @@ class Search:
         )
         return NodeOrder(self._nodes, self._preferences, attempt.held, request, self._options.sort)
 
-    def _is_same_component(self, executors: list[ExecutorId], at: int) -> bool:
+    def _is_same_component(self, executors: list[ExecutorId], index: int) -> bool:
         """Return whether to rank the nodes again: Storm does if the component is the *same* as the
         one before.
         """
-        return at == 0 or self._component_of[executors[at]] == self._component_of[executors[at - 1]]
+        return (
+            index == 0
+            or self._component_of[executors[index]] == self._component_of[executors[index - 1]]
+        )
 
     def _place_one(self, executor: ExecutorId, slot: WorkerSlot) -> bool:
         """Place an executor and the ackers bound to its worker; return whether ackers were
@@ -103,35 +106,35 @@ class Search:
         with_ackers: set[ExecutorId] = set()
         order: Iterable[str] | None = None if self._options.sorts_again else self.order_for(None)
         seen = -1
-        at = 0
+        index = 0
         while self._states <= self._max_states:
-            executor = executors[at]
+            executor = executors[index]
             if executor not in attempt.bound_ackers:
                 if order is None or (
-                    self._options.sorts_again and self._is_same_component(executors, at)
+                    self._options.sorts_again and self._is_same_component(executors, index)
                 ):
                     order = self.order_for(executor)
                     seen = -1
-                slot, seen, tried[at] = self._next_slot(executor, order, seen, tried[at])
+                slot, seen, tried[index] = self._next_slot(executor, order, seen, tried[index])
                 if slot is None:
                     order = None
-                    if at == 0:
+                    if index == 0:
                         return (
                             self._last_left_out()
                             if len(executors) == 1
                             else self._short(0, len(executors))
                         )
-                    tried[at] = -1
-                    at = self._back(executors, at, with_ackers)
+                    tried[index] = -1
+                    index = self._back(executors, index, with_ackers)
                     continue
                 if self._reasons is not None:
                     self._explain(executor, slot, order, self._reasons)
                 if self._place_one(executor, slot):
                     with_ackers.add(executor)
-            if at == len(executors) - 1:
+            if index == len(executors) - 1:
                 return self._done()
-            at += 1
-        return self._short(at, len(executors))
+            index += 1
+        return self._short(index, len(executors))
 
     def _next_slot(
         self, executor: ExecutorId, order: Iterable[str], seen: int, tried: int
@@ -159,19 +162,19 @@ class Search:
                 shut.add(node)
         return None, seen, tried
 
-    def _back(self, executors: list[ExecutorId], at: int, with_ackers: set[ExecutorId]) -> int:
+    def _back(self, executors: list[ExecutorId], index: int, with_ackers: set[ExecutorId]) -> int:
         """Remove the last executor that was not placed with another; return its position."""
-        at -= 1
-        while executors[at] in self._attempt.bound_ackers:
-            at -= 1
-        executor = executors[at]
+        index -= 1
+        while executors[index] in self._attempt.bound_ackers:
+            index -= 1
+        executor = executors[index]
         self._steps_back += 1
         slot = self._attempt.slot_by_executor[executor]
         self._attempt.take(executor)
         if executor in with_ackers:
             with_ackers.discard(executor)
             self._attempt.unbind_ackers(slot)
-        return at
+        return index
 
     def _go_round(self, executors: list[ExecutorId]) -> SearchResult:
         """Place executors round robin on nodes that no other topology uses, without
@@ -180,25 +183,25 @@ class Search:
         attempt = self._attempt
         nodes = self._own_nodes()
         turn = iter(nodes)
-        left = len(nodes)
-        for at, executor in enumerate(executors):
+        nodes_left = len(nodes)
+        for index, executor in enumerate(executors):
             if self._states > self._max_states:
-                return self._short(at, len(executors))
+                return self._short(index, len(executors))
             if executor in attempt.bound_ackers:
                 continue
-            if left == 0 or self._is_same_component(executors, at):
+            if nodes_left == 0 or self._is_same_component(executors, index):
                 turn = iter(nodes)
-                left = len(nodes)
+                nodes_left = len(nodes)
             slot: WorkerSlot | None = None
             for node in turn:
-                left -= 1
+                nodes_left -= 1
                 slot = self._first_slot(executor, node)
                 if slot is not None:
                     break
-            if slot is None and at == len(executors) - 1:
+            if slot is None and index == len(executors) - 1:
                 return self._last_left_out()
             if slot is None:
-                return self._short(at, len(executors))
+                return self._short(index, len(executors))
             if self._reasons is not None:
                 self._explain(executor, slot, nodes, self._reasons)
             self._place_one(executor, slot)
@@ -231,12 +234,10 @@ class Search:
                 break
             refused.append(f"{node} ({attempt.refusal(executor, node)})")
         held = int(attempt.held[attempt.ledger.index_by_node[slot.node]])
-        left = attempt.ledger.available(slot.node)
+        available = attempt.ledger.available(slot.node)
         words = f"{slot.node} is number {len(refused) + 1} in the order of nodes (most executors of the topology first, "
         words += f"then {self._options.sort.value}): "
-        words += (
-            f"{held} of its executors there, {left[MEMORY]:,.0f} MB and {left[CPU]:,.0f} % CPU left"
-        )
+        words += f"{held} of its executors there, {available[MEMORY]:,.0f} MB and {available[CPU]:,.0f} % CPU left"
         if refused:
             more = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
             words += f"; refused by {', '.join(refused[:3])}{more}"
@@ -256,9 +257,7 @@ class Search:
             SearchOutcome.SUCCESS, f"{self._done().text}; its last executor has no place"
         )
 
-    def _short(self, at: int, total: int) -> SearchResult:
+    def _short(self, index: int, total: int) -> SearchResult:
         words = f"Cannot schedule by {self._options.title} ({self._states} states traversed, "
-        words += (
-            f"backtracked {counted(self._steps_back, 'time')}, {at} of {total} executors scheduled)"
-        )
+        words += f"backtracked {counted(self._steps_back, 'time')}, {index} of {total} executors scheduled)"
         return SearchResult(SearchOutcome.NOT_ENOUGH_RESOURCES, words)

@@ -26,8 +26,8 @@ from sparkstorm.control_plane.scheduling.settings import ResourceAwareSettings, 
 STRATEGY_KEY = "topology.scheduler.strategy"
 
 _BY_NAME = {
-    each.title: each
-    for each in (
+    options.title: options
+    for options in (
         SearchOptions("DefaultResourceAwareStrategy"),
         SearchOptions("GenericResourceAwareStrategy"),
         SearchOptions("DefaultResourceAwareStrategyOld", sort=NodeSort.DEFAULT, sorts_again=False),
@@ -92,7 +92,9 @@ class Strategy:
         else:
             ordered = by_connection_count(self._topology, missing)
         component_of = self._topology.component_by_executor
-        return [each for each in ordered if component_of[each] != ACKER] + self.attempt.free_ackers
+        return [
+            executor for executor in ordered if component_of[executor] != ACKER
+        ] + self.attempt.free_ackers
 
     def _hopeless(self, max_states: int) -> SearchResult | None:
         missing = len(self.attempt.missing)
