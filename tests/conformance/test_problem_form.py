@@ -2,15 +2,19 @@
 problems in order.
 """
 
+import copy
 import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from benchmarks.conformance.problems import GENERATORS
 from sparkstorm.cli import main
 from sparkstorm.extensions.laboratory.form.solve import answer_to, solve
 
@@ -48,6 +52,55 @@ def error_of(text: str) -> str:
     found = json.loads(answer)
     assert list(found) == ["error"]
     return str(found["error"])
+
+
+def measured(**more: Any) -> Problem:
+    """A problem whose topology has these measurements."""
+    asked = problem()
+    asked["topologies"][0]["measured"] = {"version": 1, **more}
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"version": 2}, "measured.version: expected version 1 of the form of measurements, got 2"),
+        ({"window": 1}, "measured: unknown field 'window'; did you mean 'window_secs'?"),
+        (
+            {"flows": [{"from": "in", "to": "inn"}]},
+            "measured.flows[0].to: no component is called 'inn'; did you mean 'in'?",
+        ),
+        (
+            {"flows": [{"from": "in", "to": "in", "byte_per_s": 1}]},
+            "measured.flows[0]: unknown field 'byte_per_s'; did you mean 'bytes_per_s'?",
+        ),
+        ({"tasks": {"4": {}}}, "measured.tasks: task 4 is in no executor"),
+        ({"tasks": {"0": {}}}, "measured.tasks: task 0 is in no executor"),
+        ({"tasks": {"1": {"busy": 1.5}}}, "measured.tasks.1.busy: expected a number from 0 to 1"),
+        ({"tasks": {"1": {"cpu": -1}}}, "measured.tasks.1.cpu: expected a number that is not neg"),
+    ],
+)
+def test_a_mistake_in_measurements_is_named(given: Problem, words: str) -> None:
+    assert words in error_of(json.dumps(measured(**given)))
+
+
+@pytest.mark.parametrize("name", sorted({*GENERATORS} - {"jstorm"}))
+def test_schedulers_that_ask_for_no_measurements_answer_the_same_with_them(name: str) -> None:
+    for seed in range(8):
+        dice = Random(seed)
+        bare = GENERATORS[name](Random(seed))
+        asked = copy.deepcopy(bare)
+        for each in asked.get("topologies", ()):
+            components = each["components"]
+            tasks = [first for part in components for first, _ in part["executors"]]
+            rate = {"rows_per_s": 9.0, "bytes_per_s": dice.uniform(0, 1e6)}
+            names = [part["id"] for part in components]
+            flows = [{"from": one, "to": other, **rate} for one, other in pairwise(names)]
+            loads = {str(task): {"cpu": dice.uniform(0, 300)} for task in tasks}
+            each["measured"] = {"version": 1, "flows": flows, "tasks": loads}
+        for each in asked.get("supervisors", ()):
+            each["measured"] = {"cores": 1, "steal": 0.9}
+        assert solve(asked) == solve(bare)
 
 
 def test_rows_are_sorted_and_every_topology_has_a_key() -> None:

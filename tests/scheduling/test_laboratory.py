@@ -12,11 +12,38 @@ from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.control_plane.scheduling.catalogue import BUILT_IN, scheduler_by_name
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.even import EvenScheduler
+from sparkstorm.control_plane.scheduling.measured.measurements import (
+    Flow,
+    HostLoad,
+    Measurements,
+    TaskLoad,
+)
 from sparkstorm.control_plane.scheduling.records import Topologies, TopologyView
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from sparkstorm.extensions.laboratory import Scene, compare, generate, moved
 from sparkstorm.extensions.laboratory.form.solve import answer_to
 from tests.scheduling.clusters import executors, singles, slot, supervisor, topology
+
+
+def test_measurements_come_back_from_a_cluster_file() -> None:
+    measured = Measurements(
+        (Flow("read", "default", "split", 1000.0, 64_000.0),),
+        {1: TaskLoad(1000.0, 0.0, 0.5, 60.0, 120.0), 2: TaskLoad(0.0, 990.0, 0.25, 30.0)},
+        300_000,
+        900_000,
+        32_000.0,
+    )
+    made = generate(2, 1, 6, 2)
+    scene = replace(
+        made,
+        supervisors=tuple(replace(each, measured=HostLoad(8.0, 0.05)) for each in made.supervisors),
+        topologies=tuple(replace(each, measured=measured) for each in made.topologies),
+    )
+    again = Scene.from_text(scene.to_text())
+    assert again.topologies[0].measured == measured
+    assert again.supervisors[0].measured == HostLoad(8.0, 0.05)
+    bare = json.loads(made.to_text())
+    assert not any("measured" in each for each in (*bare["topologies"], *bare["supervisors"]))
 
 
 def test_a_generated_scene_can_be_scheduled_and_measured() -> None:

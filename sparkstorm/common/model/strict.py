@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin
@@ -45,6 +46,12 @@ class UnfitValueError(ValueError):
 def expected(what: str, value: object) -> UnfitValueError:
     """Return the error for a value of another kind."""
     return UnfitValueError(f"expected {what}, got {show(value)}")
+
+
+def near_name(name: object, names: Collection[str]) -> str:
+    """Return "; did you mean 'x'?" for the name that is meant most likely; empty without one."""
+    near = get_close_matches(str(name)[:60], names, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def path_text(path: Collection[str | int]) -> str:
@@ -201,7 +208,8 @@ def _record_reader(kind: type, needs_all: bool) -> Reader:
             if key not in value:
                 raise UnfitValueError("missing", key)
         if unknown := value.keys() - readers.keys():
-            raise UnfitValueError(f"unknown field {show(min(unknown))}")
+            name = min(unknown)
+            raise UnfitValueError(f"unknown field {show(name)}{near_name(name, readers)}")
         found = {}
         for key, each in value.items():
             try:

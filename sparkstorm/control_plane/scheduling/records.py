@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.control_plane.scheduling.measured.measurements import HostLoad, Measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class TopologyView:
     conf: Mapping[str, Any] = field(default_factory=dict)
     # where it lies in several stores: no worker has tasks of two cells
     cell_by_task: Mapping[int, int] = field(default_factory=dict)
+    # None: its scheduler did not ask for it, or it has not run for long enough
+    measured: Measurements | None = None
     executors: tuple[ExecutorId, ...] = field(init=False)
     component_by_executor: Mapping[ExecutorId, str] = field(init=False)
 
@@ -82,6 +85,7 @@ class SupervisorView:
     rack: str | None = None
     uptime_ms: int | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
+    measured: HostLoad | None = None
 
 
 Conf: TypeAlias = Mapping[str, Any]

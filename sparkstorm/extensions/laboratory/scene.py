@@ -29,6 +29,7 @@ from sparkstorm.control_plane.scheduling.records import (
 from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.control_plane.scheduling.view import Assignments, ClusterView
 from sparkstorm.extensions.laboratory.form.fields import parse
+from sparkstorm.extensions.laboratory.form.measured import host_row, measured_row
 from sparkstorm.extensions.laboratory.form.storm_problem import Round, problem_from, rows_of
 
 Row = dict[str, Any]
@@ -385,6 +386,8 @@ def _supervisor_row(each: SupervisorView) -> Row:
         row["rack"] = each.rack
     if each.uptime_ms is not None:
         row["uptime_secs"] = each.uptime_ms // 1000
+    if each.measured is not None:
+        row["measured"] = host_row(each.measured)
     return row
 
 
@@ -409,7 +412,8 @@ def _topology_row(each: TopologyView) -> Row:
         "owner": each.owner,
         "uptime_secs": each.uptime_ms // 1000,
     }
-    return {**row, "conf": conf, "components": parts}
+    measured = {"measured": measured_row(each.measured)} if each.measured is not None else {}
+    return {**row, "conf": conf, "components": parts, **measured}
 
 
 def generate(

@@ -42,6 +42,7 @@ from sparkstorm.extensions.laboratory.form.fields import (
     Text,
     no_duplicates,
 )
+from sparkstorm.extensions.laboratory.form.measured import HostForm, MeasuredForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,18 @@ class _StormSupervisor:
     rack: Text | None = None
     uptime_secs: Count = ABSENT
     resources: Resources = field(default_factory=dict)
+    measured: HostForm | None = None
 
     def view(self) -> SupervisorView:
         uptime_ms = None if self.uptime_secs is None else self.uptime_secs * 1000
         return SupervisorView(
-            self.id, self.host, tuple(sorted({*self.ports})), self.rack, uptime_ms, self.resources
+            self.id,
+            self.host,
+            tuple(sorted({*self.ports})),
+            self.rack,
+            uptime_ms,
+            self.resources,
+            self.measured.load() if self.measured else None,
         )
 
 
@@ -152,9 +160,13 @@ class _StormTopology:
     owner: Annotated[str, _owner] = ""
     uptime_secs: Count = 0
     conf: Settings = field(default_factory=dict)
+    measured: MeasuredForm | None = None
 
     def __post_init__(self) -> None:
         no_duplicates((each.id for each in self.components), "components")
+        if self.measured is not None:
+            executors = [executor for each in self.components for executor in each.executors]
+            self.measured.check({each.id for each in self.components}, executors)
         last = None
         for executor in sorted(executor for each in self.components for executor in each.executors):
             if last is not None and executor.first_task <= last:
@@ -181,7 +193,14 @@ class _StormTopology:
         )
         num_workers = conf.get("topology.workers", 1)
         return TopologyView(
-            self.id, self.name, components, num_workers, self.owner, self.uptime_secs * 1000, conf
+            self.id,
+            self.name,
+            components,
+            num_workers,
+            self.owner,
+            self.uptime_secs * 1000,
+            conf,
+            measured=self.measured.measurements() if self.measured else None,
         )
 
 
