@@ -55,7 +55,9 @@ def replay(snapshot: bytes, deltas: Iterable[bytes]) -> list[Row]:
     """
     records = [_unpack(snapshot, _SNAPSHOT, "ledger snapshot")] if snapshot else []
     records += [
-        _unpack(delta, _DELTA, f"ledger delta {at}") for at, delta in enumerate(deltas) if delta
+        _unpack(delta, _DELTA, f"ledger delta {index}")
+        for index, delta in enumerate(deltas)
+        if delta
     ]
     rows: dict[int, Row] = {}
     for put, removed in records:

@@ -27,11 +27,11 @@ class NewTrees:
 
     def next_root(self) -> int:
         """Root of the next message; it counts once its id is among `ids`."""
-        place = len(self.ids) - self._start
-        if self._start < 0 or place >= self.size:
+        offset = len(self.ids) - self._start
+        if self._start < 0 or offset >= self.size:
             self._begin(tree_root(self._draw()) if self.size == 1 else batch_root(self._draw()))
-            place = 0
-        return self._root + place
+            offset = 0
+        return self._root + offset
 
     def begin_alone(self) -> None:
         """Let the next message be a tree by itself, which waits for no other; the one after it

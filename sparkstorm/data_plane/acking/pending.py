@@ -89,8 +89,8 @@ class _MessageBatch:
         """Places and roots of the open messages."""
         first = split(self.root)
         return (
-            (place, first + place)
-            for place, message_id in enumerate(self.ids)
+            (index, first + index)
+            for index, message_id in enumerate(self.ids)
             if message_id is not _CLOSED
         )
 
@@ -179,7 +179,7 @@ class Pending:
     def messages(self) -> Iterator[tuple[int, Any, int]]:
         """Yield the open messages: the root that names each, its id, and when it was emitted."""
         for batch in self._batches.values():
-            yield from ((root, batch.ids[place], batch.emit_ms) for place, root in batch.members())
+            yield from ((root, batch.ids[index], batch.emit_ms) for index, root in batch.members())
 
     def add(self, root: int, message_id: Any, emit_ms: int) -> None:
         """Remember an emission that is a tree by itself; roots are never reused."""
@@ -213,9 +213,9 @@ class Pending:
             self._limit = self._adaptive.limit
         failures = 0
         for root in failed:
-            if (found := self._find(root)) is not None:
+            if (member := self._find(root)) is not None:
                 failures += 1
-                self._close(*found, failure)
+                self._close(*member, failure)
         return Completion(len(latencies), failures, latencies)
 
     def _ack(self, acked: Iterable[int], now_ms: int, kept: frozenset[int]) -> list[int]:
@@ -225,9 +225,9 @@ class Pending:
         for root in acked:
             batch = self._batches.get(root)
             if batch is None:
-                if root >= SPLIT and (found := self._find(root)) is not None:
-                    latencies.append(max(0, now_ms - found[0].emit_ms))
-                    self._close(*found, None)
+                if root >= SPLIT and (member := self._find(root)) is not None:
+                    latencies.append(max(0, now_ms - member[0].emit_ms))
+                    self._close(*member, None)
                 continue
             latency = max(0, now_ms - batch.emit_ms)
             if leaves_whole:
@@ -240,19 +240,19 @@ class Pending:
                 else:
                     self._gone.append(root)
             else:
-                ended = [place for place, member in batch.members() if member not in kept]
-                for place in ended:
-                    self._close(batch, place, None)
+                ended = [index for index, member in batch.members() if member not in kept]
+                for index in ended:
+                    self._close(batch, index, None)
                 latencies += [latency] * len(ended)
         return latencies
 
     def _find(self, root: int) -> tuple[_MessageBatch, int] | None:
         """The batch and the place of an open message."""
         batch = self._batches.get(batch_of(root))
-        place = place_of(root)
-        if batch is None or place >= len(batch.ids) or batch.ids[place] is _CLOSED:
+        index = place_of(root)
+        if batch is None or index >= len(batch.ids) or batch.ids[index] is _CLOSED:
             return None
-        return batch, place
+        return batch, index
 
     def renew(self, roots: Iterable[int], now_ms: int) -> None:
         """Let the time-outs of these messages begin anew (Storm's `resetTimeout`); unknown roots
@@ -282,10 +282,10 @@ class Pending:
         if limit_ms <= self._oldest_ms:
             return []
         late = self._older_than(limit_ms)
-        for batch, place, _ in late:
+        for batch, index, _ in late:
             self._close(
                 batch,
-                place,
+                index,
                 replace(failure, time_ms=now_ms, waited_ms={"tree": now_ms - batch.emit_ms}),
             )
         self._oldest_ms = _FAR_FUTURE_MS if (oldest := self.oldest_emit_ms) is None else oldest
@@ -298,15 +298,15 @@ class Pending:
                 if self._is_in_order:
                     break
                 continue
-            for place, root in batch.members():
+            for index, root in batch.members():
                 if self._renewed.get(root, batch.emit_ms) < limit_ms:
-                    late.append((batch, place, root))
+                    late.append((batch, index, root))
         return late
 
-    def _close(self, batch: _MessageBatch, place: int, failure: Failure | None) -> None:
-        root = split(batch.root) + place
-        message_id = batch.ids[place]
-        batch.ids[place] = _CLOSED
+    def _close(self, batch: _MessageBatch, index: int, failure: Failure | None) -> None:
+        root = split(batch.root) + index
+        message_id = batch.ids[index]
+        batch.ids[index] = _CLOSED
         batch.open -= 1
         self._count -= 1
         if self._renewed:
@@ -369,12 +369,12 @@ class Pending:
             return [
                 [batch.root, batch.ids[:] if is_batch(batch.root) else batch.ids[0], batch.emit_ms]
             ]
-        return [self._member_row(batch, place, root) for place, root in batch.members()]
+        return [self._member_row(batch, index, root) for index, root in batch.members()]
 
-    def _member_row(self, batch: _MessageBatch, place: int, root: int) -> list[Any]:
+    def _member_row(self, batch: _MessageBatch, index: int, root: int) -> list[Any]:
         return [
             root,
-            batch.ids[place],
+            batch.ids[index],
             batch.emit_ms,
             *([self._renewed[root]] if root in self._renewed else []),
         ]
@@ -429,7 +429,9 @@ def _replay(
     settled: dict[int, MessageOutcome] = {}
     added, closed = _parts(snapshot, 2, "pending snapshot") if snapshot else ([], [])
     records: list[Any] = [(added, closed, [])]
-    records += [_parts(delta, 3, f"pending delta {at}") for at, delta in enumerate(deltas) if delta]
+    records += [
+        _parts(delta, 3, f"pending delta {index}") for index, delta in enumerate(deltas) if delta
+    ]
     for added, closed, gone in records:
         for row in added:
             _open(batches, renewed, *row)
@@ -458,9 +460,9 @@ def _open(
         batches[root] = _MessageBatch(root, list(message_id), emit_ms)
         return
     batch = batches.setdefault(batch_of(root), _MessageBatch(batch_of(root), [], emit_ms))
-    place = place_of(root)
-    batch.ids += [_CLOSED] * (place + 1 - len(batch.ids))
-    batch.ids[place] = message_id
+    index = place_of(root)
+    batch.ids += [_CLOSED] * (index + 1 - len(batch.ids))
+    batch.ids[index] = message_id
     for at_ms in renewed_ms:
         renewed[root] = at_ms
 
@@ -468,11 +470,11 @@ def _open(
 def _shut(batches: dict[int, _MessageBatch], root: int) -> None:
     """Close a message, or all that are left of a batch."""
     batch = batches.get(batch_of(root))
-    place = place_of(root)
+    index = place_of(root)
     if batch is not None and is_batch(root):
         del batches[root]
-    elif batch is not None and place < len(batch.ids):
-        batch.ids[place] = _CLOSED
+    elif batch is not None and index < len(batch.ids):
+        batch.ids[index] = _CLOSED
 
 
 def _row(outcome: MessageOutcome) -> list[Any]:

@@ -113,7 +113,7 @@ class _Line:
         tell.
         """
         weight = self._sums[0]
-        limit, latency_ms, squares, products = (each / weight for each in self._sums[1:])
+        limit, latency_ms, squares, products = (total / weight for total in self._sums[1:])
         variance = squares - limit * limit
         if variance <= (_LEAST_SPREAD * limit) ** 2:
             return None
@@ -206,6 +206,6 @@ class AdaptiveLimit:
     def _learn(self, median_ms: int, now_ms: int) -> None:
         self._base_ms *= 1 - _FORGET
         self._line.note(self.limit, median_ms, now_ms)
-        if (found := self._line.at_zero()) is not None:
-            self._base_ms = found
+        if (at_zero := self._line.at_zero()) is not None:
+            self._base_ms = at_zero
         self._base_ms = min(self._base_ms, float(median_ms))

@@ -92,8 +92,8 @@ class TreeBatches:
         }
         failed = settled.failed | dict(self._open_failures(inits, fails))
         of_splits = self._ledger.apply(([*begun], [0] * len(begun), [*begun.values()]))
-        kept = {root: task for root, task in begun.items() if root not in of_splits.acked}
-        return Settled(settled.acked, failed | of_splits.failed, kept)
+        remaining = {root: task for root, task in begun.items() if root not in of_splits.acked}
+        return Settled(settled.acked, failed | of_splits.failed, remaining)
 
     def _open_failures(self, inits: Column, fails: Column) -> Iterator[tuple[int, int]]:
         """Failed split roots of open batches that were begun or have failed now, with their spout
@@ -116,11 +116,11 @@ class TreeBatches:
         """
         late = self._ledger.rotate()
         if self._waiting and late:
-            left = {
+            still_waiting = {
                 batch: {root: failed for root, failed in splits.items() if root in self._ledger}
                 for batch, splits in self._waiting.items()
             }
-            self._waiting = {batch: splits for batch, splits in left.items() if splits}
+            self._waiting = {batch: splits for batch, splits in still_waiting.items() if splits}
         return late
 
     def renew_begun(self) -> None:

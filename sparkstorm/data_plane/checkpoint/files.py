@@ -106,24 +106,24 @@ class Checkpoint:
         CheckpointError as of `rows`.
         """
         part = self.parts[component]
-        found = {task: CheckpointContent() for task in part.tasks}
+        content_by_task = {task: CheckpointContent() for task in part.tasks}
         for task, name, key, value in self.rows(component):
             if name == POSITION:
-                found[task].position, found[task].is_positioned = value, True
+                content_by_task[task].position, content_by_task[task].is_positioned = value, True
             elif name == TIME:
-                found[task].time.append((key, value))
+                content_by_task[task].time.append((key, value))
             elif has_state:
-                found[task].state.append((key, value))
+                content_by_task[task].state.append((key, value))
         bare = [
             task
-            for task, content in found.items()
+            for task, content in content_by_task.items()
             if part.kind == "spout" and not content.is_positioned
         ]
         if bare:
             raise CheckpointError(
                 f"{self.folder / part.file}: no position of task {bare[0]} of spout '{component}'"
             )
-        return found
+        return content_by_task
 
 
 class CheckpointWriter:
@@ -173,17 +173,17 @@ class CheckpointWriter:
 
         if component not in self._parts:
             self._begin(component, kind, state_version)
-        known = self._parts[component]
+        written = self._parts[component]
         if (
-            max(known.state_version, state_version) > 1
-            and known.state_version != state_version
-            and known.rows
+            max(written.state_version, state_version) > 1
+            and written.state_version != state_version
+            and written.rows
         ):
             raise CheckpointError(
-                f"tasks of '{component}' have states of the versions {known.state_version} and {state_version}"
+                f"tasks of '{component}' have states of the versions {written.state_version} and {state_version}"
             )
         self._parts[component] = replace(
-            known, state_version=max(known.state_version, state_version)
+            written, state_version=max(written.state_version, state_version)
         )
         waiting: list[tuple[int, str, bytes, bytes]] = []
         for task, part, key, value in rows:
@@ -206,8 +206,8 @@ class CheckpointWriter:
         if not waiting:
             return
         columns = [
-            pa.array(column, each.type)
-            for column, each in zip(zip(*waiting, strict=True), _schema(), strict=True)
+            pa.array(column, column_field.type)
+            for column, column_field in zip(zip(*waiting, strict=True), _schema(), strict=True)
         ]
         self._writers[component].write_batch(pa.RecordBatch.from_arrays(columns, schema=_schema()))
         part = self._parts[component]
@@ -244,13 +244,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     the field.
     """
     path = folder / _MANIFEST
-    found = _manifest(path)
-    if found.get("kind") == KIND and found.get("format") != FORMAT:
+    fields = _manifest(path)
+    if fields.get("kind") == KIND and fields.get("format") != FORMAT:
         raise CheckpointError(
-            f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}: make the checkpoint again"
+            f"{path}: format is {fields.get('format')!r:.40}; this version reads format {FORMAT}: make the checkpoint again"
         )
     with named_errors(CheckpointError, prefix=f"{path}: "):
-        manifest = read_as(_Manifest, found)
+        manifest = read_as(_Manifest, fields)
     for id, part in manifest.components.items():
         _check_tasks(path, id, part, manifest.component_by_task)
         if _sha256(folder / part.file) != part.sha256:
@@ -269,11 +269,11 @@ def _check_replaceable(folder: Path) -> None:
     ):
         return
     try:
-        found = {} if folder.is_symlink() else _manifest(folder / _MANIFEST)
+        fields = {} if folder.is_symlink() else _manifest(folder / _MANIFEST)
     except CheckpointError:
-        found = {}
-    parts = found.get("components")
-    if found.get("kind") != KIND or not isinstance(parts, dict):
+        fields = {}
+    parts = fields.get("components")
+    if fields.get("kind") != KIND or not isinstance(parts, dict):
         raise CheckpointError(
             f"{folder} is no checkpoint; name another folder, or remove what is there"
         )
@@ -292,12 +292,12 @@ def _manifest(path: Path) -> dict[str, Any]:
             raise CheckpointError(
                 f"{path} is larger than {_MOST_MANIFEST_BYTES >> 20} MiB, which no manifest is"
             )
-        found = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise CheckpointError(f"{path} is no JSON object")
-    return found
+    return fields
 
 
 def _check_tasks(path: Path, id: str, part: Part, component_by_task: Mapping[int, str]) -> None:
@@ -350,7 +350,7 @@ def _checked_row(codec: Codec, where: str, part: Part, row: tuple[Any, ...]) -> 
     except MalformedFrameError as error:
         raise CheckpointError(f"{where}: key or value is {error}") from error
     parts = key if isinstance(key, list) else [key]
-    if any(type(each) not in KEYS for each in parts) or (
+    if any(type(part) not in KEYS for part in parts) or (
         name == TIME and not (isinstance(key, list) and key)
     ):
         raise CheckpointError(f"{where}: key {key!r:.80} is no key of a {name}")

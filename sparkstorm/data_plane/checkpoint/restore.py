@@ -59,8 +59,10 @@ class Seeds:
         taken = {
             c.id: made for c in topology.spouts if (made := _taken_over(c, checkpoint)) is not None
         }
-        whole = Topology({c.id: replace(c, instance=taken.get(c.id, c.instance)) for c in topology})
-        return cls(checkpoint, whole, frozenset(taken))
+        restored = Topology(
+            {c.id: replace(c, instance=taken.get(c.id, c.instance)) for c in topology}
+        )
+        return cls(checkpoint, restored, frozenset(taken))
 
     @classmethod
     def read(cls, folder: str | Path, topology: Topology) -> Seeds:
@@ -152,8 +154,8 @@ class Seeds:
 
 def _parts(pairs: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     for name, all_of_them in pairs.items():
-        for at in range(0, len(all_of_them), _KEYS_PER_ENTRY):
-            yield {name: all_of_them[at : at + _KEYS_PER_ENTRY]}
+        for start in range(0, len(all_of_them), _KEYS_PER_ENTRY):
+            yield {name: all_of_them[start : start + _KEYS_PER_ENTRY]}
 
 
 def _check_components(topology: Topology, checkpoint: Checkpoint) -> None:
@@ -204,9 +206,9 @@ def _slowest(contents: Sequence[CheckpointContent]) -> list[tuple[Any, Any]]:
     """
     clocks: dict[Any, int] = {}
     for content in contents:
-        for place, newest_ms in content.time:
-            if place[0] == _CLOCK:
-                clocks[place] = min(newest_ms, clocks.get(place, newest_ms))
+        for key, newest_ms in content.time:
+            if key[0] == _CLOCK:
+                clocks[key] = min(newest_ms, clocks.get(key, newest_ms))
     return list(clocks.items())
 
 
@@ -244,10 +246,10 @@ def _renamed(
         return tasks[of_former[former[task]].index(task) % len(tasks)] if tasks else task
 
     renamed: list[tuple[Any, Any]] = []
-    for place, value in time:
-        if place[0] == _COLLECTED:
+    for key, value in time:
+        if key[0] == _COLLECTED:
             value = [value[0], new(value[1]), *value[2:]]
-        elif place[0] == _QUEUED:
-            place = (*place[:2], new(place[2]), *place[3:])
-        renamed.append((place, value))
+        elif key[0] == _QUEUED:
+            key = (*key[:2], new(key[2]), *key[3:])
+        renamed.append((key, value))
     return renamed

@@ -66,7 +66,7 @@ class ColumnRunner(BasicRunner):
         """
         failures: list[tuple[Row, Failure]] = []
         for singles in self.left_over(rows):
-            failures += [(singles[place], failure) for place, failure in self.execute_rows(singles)]
+            failures += [(singles[index], failure) for index, failure in self.execute_rows(singles)]
         return failures
 
     def left_over(self, rows: Sequence[Any]) -> Iterator[list[Row]]:
@@ -81,7 +81,7 @@ class ColumnRunner(BasicRunner):
                 continue
             for _, several in groupby(part, key=lambda piece: piece[0].schema):
                 pieces = list(several)
-                if not self._run(pieces, lambda found: joined([piece[0] for piece in found])):
+                if not self._run(pieces, lambda taken: joined([piece[0] for piece in taken])):
                     yield unfold(pieces)
 
     def _run(self, part: list[Any], make: Callable[[list[Any]], Any]) -> bool:
@@ -190,9 +190,9 @@ def _union(part: list[Any]) -> Roots:
     """Roots of all rows: what a batch emits descends from each of them."""
     roots = [row[1] for row in part]
     if set(map(type, roots)) == {int}:
-        found = dict.fromkeys(roots)
-        found.pop(0, None)
-        return tuple(found) if len(found) > 1 else next(iter(found), 0)
+        distinct = dict.fromkeys(roots)
+        distinct.pop(0, None)
+        return tuple(distinct) if len(distinct) > 1 else next(iter(distinct), 0)
     return union_roots(
         dict.fromkeys(roots) if int in map(type, roots) else {id(r): r for r in roots}.values()
     )
@@ -202,8 +202,8 @@ def dividers_of(route: Route) -> list[Divide] | None:
     """Return the dividers of batches for the subscribers of a route; None when one of them has to
     see every row.
     """
-    found = [_divider(subscription, route.where) for subscription in route.subscriptions]
-    return None if None in found else found  # type: ignore[return-value]
+    dividers = [_divider(subscription, route.where) for subscription in route.subscriptions]
+    return None if None in dividers else dividers  # type: ignore[return-value]
 
 
 def _divider(to: RouteSubscription, where: str) -> Divide | None:
@@ -278,8 +278,8 @@ class _ByKey:
             if is_extended:
                 words = pa.ExtensionArray.from_storage(kind, words)
             places = self._places_of(plain_values(words))
-            found: np.ndarray[Any, Any] = places[encoded.indices.to_numpy()]
-            return found
+            row_places: np.ndarray[Any, Any] = places[encoded.indices.to_numpy()]
+            return row_places
         keys = rows_of(batch.select(list(self._positions)))
         return self._places_of(keys if len(columns) > 1 else [key for (key,) in keys])
 

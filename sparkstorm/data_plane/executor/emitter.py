@@ -228,7 +228,7 @@ class Emitter:
                     break
         pick = route.pick
         if pick is None:
-            place = len(self.log)
+            position = len(self.log)
             count = route.spread(values, self.roots, self.log)
             if not count:
                 # A row that goes nowhere needs a place in `log` too, or a failed call would take
@@ -236,7 +236,7 @@ class Emitter:
                 self.unread.append((values, self.roots, route.source))
                 self.log.append(self.unread)
             self.spreads.append(
-                (place, 1 - (count or 1), 0 if count else -1, int(stream == BAD_STREAM))
+                (position, 1 - (count or 1), 0 if count else -1, int(stream == BAD_STREAM))
             )
         else:
             rows = pick(values)
@@ -349,11 +349,11 @@ class Emitter:
                     else "not direct: use emit"
                 )
             )
-        known = (
+        names = (
             ", ".join(sorted(name for name in self.routes if not name.startswith("__"))) or "none"
         )
         return InvalidTopologyError(
-            f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {known}"
+            f"component '{self.component}' emitted to undeclared stream '{stream}'; it declares {names}"
         )
 
 

@@ -35,12 +35,12 @@ class OutputWatermarks:
         outputs = {(output.stream, output.subscriber): output for output in timed_outputs}
         for output in timed_outputs:
             output.restore(times.get(("h", output.stream, output.subscriber), NEVER))
-        for (kind, *place), kept in list(times.items()):
+        for (kind, *place), hold in list(times.items()):
             if kind == "r":
-                self._number_by_place[tuple(place)] = kept[0]
-                for stream, subscriber, newest_ms in kept[1]:
+                self._number_by_place[tuple(place)] = hold[0]
+                for stream, subscriber, newest_ms in hold[1]:
                     if (stream, subscriber) in outputs:
-                        outputs[stream, subscriber].restore_hold(kept[0], newest_ms)
+                        outputs[stream, subscriber].restore_hold(hold[0], newest_ms)
 
     def hold(self, place: Place, failed: tuple[int, int] | None = None) -> None:
         """Let marks wait for an input that is tried again, or for one of a sender; `failed`: which
@@ -50,11 +50,11 @@ class OutputWatermarks:
             return
         number = self._number_by_place[place] = self._times.get(("n",), 0) + 1
         self._times.put(("n",), number)
-        kept = [
+        holds = [
             [output.stream, output.subscriber, output.hold(number, failed)]
             for output in self.timed_outputs
         ]
-        self._times.put(("r", *place), [number, kept])
+        self._times.put(("r", *place), [number, holds])
 
     def release(self, place: Place) -> None:
         """Let marks go on: that input is done, or parked."""
@@ -72,8 +72,8 @@ class OutputWatermarks:
     @contextmanager
     def at(self, places: Iterable[Place], log: list[Rows]) -> Iterator[None]:
         """Emit rows as of the first of these places that are held."""
-        known = self._number_by_place
-        numbers = [known[place] for place in places if place in known]
+        number_by_place = self._number_by_place
+        numbers = [number_by_place[place] for place in places if place in number_by_place]
         mark = len(log)
         for output in self.timed_outputs if numbers else ():
             output.go_back(numbers)
@@ -106,9 +106,9 @@ class OutputWatermarks:
     def save(self) -> None:
         """Put the clocks that have moved into the store."""
         for output in self.timed_outputs:
-            place = ("h", output.stream, output.subscriber)
-            if output.clock is not None and output.clock.newest_ms > self._times.get(place, NEVER):
-                self._times.put(place, output.clock.newest_ms)
+            key = ("h", output.stream, output.subscriber)
+            if output.clock is not None and output.clock.newest_ms > self._times.get(key, NEVER):
+                self._times.put(key, output.clock.newest_ms)
 
 
 class InputWatermarks:
@@ -119,11 +119,11 @@ class InputWatermarks:
     ) -> None:
         self._times = times
         self._is_in_cycle = is_in_cycle
-        heard = {(place[1], place[2]): at_ms for place, at_ms in times.items() if place[0] == "m"}
+        heard = {(key[1], key[2]): at_ms for key, at_ms in times.items() if key[0] == "m"}
         self.watermarks = Watermarks(channels, heard, times.get(("g",), NEVER))
-        for place, _ in times.items():
-            if place[0] == "i":
-                self.watermarks.rest((place[1], place[2]))
+        for key, _ in times.items():
+            if key[0] == "i":
+                self.watermarks.rest((key[1], key[2]))
 
     @property
     def has_ended(self) -> bool:
@@ -134,11 +134,11 @@ class InputWatermarks:
         """Take in rows of the watermark stream."""
         for mark in marks:
             stream, at_ms = mark.values
-            place = mark.source.task, stream
-            if self.watermarks.is_idle(place) and at_ms != IDLE:
-                self._times.delete(("i", *place))
-            if self.watermarks.hear(place, at_ms):
-                self._times.put(("i" if at_ms == IDLE else "m", *place), at_ms)
+            channel = mark.source.task, stream
+            if self.watermarks.is_idle(channel) and at_ms != IDLE:
+                self._times.delete(("i", *channel))
+            if self.watermarks.hear(channel, at_ms):
+                self._times.put(("i" if at_ms == IDLE else "m", *channel), at_ms)
                 if at_ms == END:  # in place of the sender's last mark, which may be the newest
                     self._times.put(("g",), self.watermarks.newest_ms)
 

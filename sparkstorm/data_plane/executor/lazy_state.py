@@ -170,8 +170,8 @@ class LazyState(MemoryState):
         that is being made.
         """
         keys = list(self._pinned)
-        for at in range(0, len(keys), most):
-            values = ((key, self._pinned.pop(key, _UNKNOWN)) for key in keys[at : at + most])
+        for start in range(0, len(keys), most):
+            values = ((key, self._pinned.pop(key, _UNKNOWN)) for key in keys[start : start + most])
             yield [
                 (
                     self._packed_key(key),
@@ -237,7 +237,7 @@ class LazyState(MemoryState):
 
     def __len__(self) -> int:
         made, gone = (
-            list(map(is_, self.undo[at::3], repeat(MISSING))).count(True) for at in (1, 2)
+            list(map(is_, self.undo[offset::3], repeat(MISSING))).count(True) for offset in (1, 2)
         )
         return self._size + made - gone
 
@@ -254,8 +254,8 @@ class LazyState(MemoryState):
             for key in dict.fromkeys(map(own_key, keys))
             if key not in self._data and key not in self._absent and not self._recall(key)
         ]
-        for at in range(0, len(wanted), _AT_ONCE):
-            some = wanted[at : at + _AT_ONCE]
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
             for key, value in self._read(some):
                 self._keep(key, value)
 
@@ -285,10 +285,10 @@ class LazyState(MemoryState):
     def pairs(self, keys: Iterable[Any]) -> list[list[Any]]:
         keys = list(keys)
         self.expect(keys)
-        found = [[key, self._data[key]] for key in keys if key in self]
+        pairs = [[key, self._data[key]] for key in keys if key in self]
         if self._has_forms:
-            found = [[form_in(self._data, key), value] for key, value in found]
-        return found
+            pairs = [[form_in(self._data, key), value] for key, value in pairs]
+        return pairs
 
     def snapshot(self) -> list[list[Any]]:
         return [[key, value] for key, value in self.every_pair()]
@@ -370,10 +370,10 @@ class LazyState(MemoryState):
         changed = dict.fromkeys(self.undo[::3])
         self._note_forms(changed)
         self._absent = {self._gone(key) for key in changed if key not in data}
-        kept = [key for key in changed if key in data]
+        kept_keys = [key for key in changed if key in data]
         if self._has_forms:
-            kept = [form_in(data, key) for key in kept]
-        self._former, self._data = data, {key: data[key] for key in kept}
+            kept_keys = [form_in(data, key) for key in kept_keys]
+        self._former, self._data = data, {key: data[key] for key in kept_keys}
 
     def _set_aside(self, changed: list[tuple[Any, Any]]) -> None:
         """Move all other keys from those used lately to those used before; nothing may be
@@ -393,8 +393,8 @@ class LazyState(MemoryState):
         """Return (key, value) from the base, each key in its form there, MISSING for no value."""
         packed = [self._packed_key(key) for key in keys]
         with self._reading():
-            found = self._base.read(packed)
-            return [self._pair(*asked) for asked in zip(keys, packed, found, strict=True)]
+            values = self._base.read(packed)
+            return [self._pair(*asked) for asked in zip(keys, packed, values, strict=True)]
 
     def _pair(self, key: Any, packed: bytes, stored: bytes | None) -> tuple[Any, Any]:
         if stored is None:
@@ -466,7 +466,7 @@ def _canonical(key: Any) -> Any:
 
 
 def _canonical_decimal(key: Decimal) -> Any:
-    if (whole := whole_of(key)) is not None:
-        return whole
+    if (number := whole_of(key)) is not None:
+        return number
     close = float(key)
     return close if close == close and Decimal.from_float(close) == key else normalized(key)

@@ -119,47 +119,47 @@ Calls = Sequence[tuple[str, tuple[Any, ...]]]
 
 def _run_tuples(
     items: Sequence[Row | Tuple],
-    place: int,
+    start: int,
     execute: Callable[[Tuple], Any],
     outstanding: dict[int, Tuple],
     failed: list[FailedInput],
     log: list[Any],
     undo: list[Any],
     acked: list[Tuple],
-    kept: list[Tuple],
+    unacked: list[Tuple],
     marks: list[Any],
     kind: type[Tuple],
 ) -> int:
-    """Execute rows, or tuples, from `place` on, each of them outstanding; stop behind the first
+    """Execute rows, or tuples, from `start` on, each of them outstanding; stop behind the first
     call after which `failed` has anything.
 
-    Return the place of that call, or the number of items. `kept` gets the inputs before it that are
-    outstanding still, `marks` its place, the lengths of log, undo and acked before it, and its
+    Return the index of that call's item, or the number of items. `unacked` gets the inputs before
+    it that are outstanding still, `marks` its index, the lengths of log, undo and acked before it, and its
     tuple; also where a call raises. `acked` gets no input that was acked in its own call.
 
     Twin of the core's `run_tuples`. That one gets the runner's Ack in place of `outstanding`: an
     input that is acked at once is never put there. It also uses one tuple for all rows, unless user
     code keeps it.
     """
-    for at in range(place, len(items)):
-        item = items[at]
+    for index in range(start, len(items)):
+        item = items[index]
         tup = item if isinstance(item, Tuple) else kind(*item)
         outstanding[id(tup)] = tup
-        marks[:] = at, len(log), len(undo), len(acked), tup
+        marks[:] = index, len(log), len(undo), len(acked), tup
         execute(tup)
         if failed:
-            return at
+            return index
         if id(tup) in outstanding:
-            kept.append(tup)
+            unacked.append(tup)
         else:
             _leave_out(tup, acked, marks[3])
     marks[0] = len(items)
     return len(items)
 
 
-def _leave_out(tup: Tuple, acked: list[Tuple], place: int) -> None:
+def _leave_out(tup: Tuple, acked: list[Tuple], start: int) -> None:
     """Take an input that was acked in its own call out of the acks from a place on."""
-    acked[place:] = [other for other in acked[place:] if other is not tup]
+    acked[start:] = [other for other in acked[start:] if other is not tup]
 
 
 class ManualRunner(Runner):
@@ -242,32 +242,32 @@ class ManualRunner(Runner):
         undo = self._state.undo if self._state is not None else log
         holds_others = bool(self._outstanding or self._acked)
         marks: list[Any] = [0] * 5
-        kept = self._kept = []
-        place = 0
-        while place < len(every):
+        unacked = self._kept = []
+        index = 0
+        while index < len(every):
             failure = None
             try:
-                place = run(
+                index = run(
                     every,
-                    place,
+                    index,
                     self.bolt.execute,
                     self._acks,
                     self._failed,
                     log,
                     undo,
                     self._acked,
-                    kept,
+                    unacked,
                     marks,
                     Tuple,
                 )
-                if place < len(every):
+                if index < len(every):
                     failure = next((f for failed, f in self._failed if failed is marks[4]), None)
             except USER_ERRORS as error:
                 failure = failure_of(error)
-            place, log_mark, undo_mark, acked_mark, tup = marks
-            if place == len(every):
+            index, log_mark, undo_mark, acked_mark, tup = marks
+            if index == len(every):
                 break
-            place += 1
+            index += 1
             if failure is not None:
                 self._undo(log_mark, undo_mark, acked_mark)
                 # Raised after its own fail: one failure of one input.
@@ -277,17 +277,17 @@ class ManualRunner(Runner):
                     failures.append((tup, failure))
                 else:
                     self.take_failed((tup, failure))
-                    self._kept = kept  # a further try was a per-job run
+                    self._kept = unacked  # a further try was a per-job run
             elif id(tup) in self._outstanding:
-                kept.append(tup)
+                unacked.append(tup)
             else:
                 _leave_out(tup, self._acked, acked_mark)
-        self.held += len(kept)
+        self.held += len(unacked)
         # The usual run: each input was acked in its own call, and none waited before.
         if not holds_others and not self._failed and self._answers.is_settled:
             self._acked.clear()
             return failures
-        return failures + self._sort_out(kept)
+        return failures + self._sort_out(unacked)
 
     def unfinished(self, tuples: Sequence[Tuple]) -> list[Tuple]:
         """Inputs of this run that wait for an ack."""
@@ -295,9 +295,9 @@ class ManualRunner(Runner):
 
     def take_unfinished(self) -> list[Tuple]:
         """Return the inputs of the last run that wait for an ack, once."""
-        kept = self._kept
+        unacked = self._kept
         self._kept = []
-        return self.unfinished(kept)
+        return self.unfinished(unacked)
 
     def forget(self, tup: Tuple) -> None:
         """Expect no ack of this input."""

@@ -161,10 +161,10 @@ class OutputClock:
             self.clock.set_newest(max(self._ahead[1], self.clock.newest_ms))
             self._ahead = None
         moved: list[tuple[Rows, Any]] = []
-        for place in range(len(log) - 1, mark - 1, -1) if self._again_by_rows else ():
-            if (again := self._again_by_rows.get(id(log[place]))) is not None:
-                moved.append((again, log[place].pop()))
-                log[place] = again
+        for index in range(len(log) - 1, mark - 1, -1) if self._again_by_rows else ():
+            if (again := self._again_by_rows.get(id(log[index]))) is not None:
+                moved.append((again, log[index].pop()))
+                log[index] = again
         for again, row in reversed(moved):
             again.append(row)
 
@@ -233,7 +233,7 @@ class OutputClock:
             self._undone.append(self.clock.newest_ms)
         elif self.clock is not None:
             task = self.mark_source.task
-            left = [
+            times_ms = [
                 row[0][self._position]
                 for target in self.targets
                 for row in target.rows
@@ -241,7 +241,7 @@ class OutputClock:
             ]
             self.clock.take_back(
                 max(
-                    (at_ms for at_ms in left if type(at_ms) is int and at_ms <= LAST_MS),
+                    (at_ms for at_ms in times_ms if type(at_ms) is int and at_ms <= LAST_MS),
                     default=NEVER,
                 )
             )

@@ -34,48 +34,48 @@ def count_rows(rows: Iterable[Any]) -> int:
 
 def unfold(rows: Iterable[Any]) -> list[Any]:
     """Return a list of rows without pieces."""
-    found: list[Any] = []
+    unfolded: list[Any] = []
     for row in rows:
         if is_piece(row):
-            found += [(values, row[1], row[2]) for values in rows_of(row[0])]
+            unfolded += [(values, row[1], row[2]) for values in rows_of(row[0])]
         else:
-            found.append(row)
-    return found
+            unfolded.append(row)
+    return unfolded
 
 
 def part_of(rows: Sequence[Any], start: int, stop: int) -> list[Any]:
     """Return the elements of rows `start` to `stop`, with pieces cut there."""
-    found: list[Any] = []
-    place = 0
+    part: list[Any] = []
+    offset = 0
     for row in rows:
-        if place >= stop:
+        if offset >= stop:
             break
         size = size_of(row)
-        first = max(start - place, 0)
-        last = min(stop - place, size)
+        first = max(start - offset, 0)
+        last = min(stop - offset, size)
         if first == 0 and last == size:
-            found.append(row)
+            part.append(row)
         elif first < last:
-            found.append((row[0].slice(first, last - first), row[1], row[2]))
-        place += size
-    return found
+            part.append((row[0].slice(first, last - first), row[1], row[2]))
+        offset += size
+    return part
 
 
 def take(rows: list[Any], most: int) -> list[Any]:
     """Remove and return elements of `most` rows at the most, the oldest first; pieces are cut
     there.
     """
-    total = at = 0
-    while at < len(rows) and total < most:
-        total += size_of(rows[at])
-        at += 1
-    taken = rows[:at]
-    del rows[:at]
+    total = index = 0
+    while index < len(rows) and total < most:
+        total += size_of(rows[index])
+        index += 1
+    taken = rows[:index]
+    del rows[:index]
     if total > most:
         batch, roots, source = taken[-1]
-        kept = batch.num_rows - (total - most)
-        taken[-1] = (batch.slice(0, kept), roots, source)
-        rows.insert(0, (batch.slice(kept), roots, source))
+        num_kept = batch.num_rows - (total - most)
+        taken[-1] = (batch.slice(0, num_kept), roots, source)
+        rows.insert(0, (batch.slice(num_kept), roots, source))
     return taken
 
 

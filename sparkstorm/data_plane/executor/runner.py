@@ -92,7 +92,7 @@ class BasicCollector:
 
 def _run_rows(
     rows: list[Row],
-    place: int,
+    start: int,
     execute: Callable[..., Any],
     collector: BasicCollector,
     emitter: Emitter,
@@ -101,16 +101,16 @@ def _run_rows(
     marks: list[Any],
     kind: type[Tuple],
 ) -> None:
-    """Execute rows from `place` on; where one raises, `marks` has its place and the lengths of log
+    """Execute rows from `start` on; where one raises, `marks` has its index and the lengths of log
     and undo before it.
 
     Twin of the core's `run_rows`, which saves the object: it uses one tuple for all rows unless
     user code keeps it.
     """
-    for at in range(place, len(rows)):
-        values, roots, source = rows[at]
+    for index in range(start, len(rows)):
+        values, roots, source = rows[index]
         emitter.roots = roots
-        marks[:] = at, len(log), len(undo)
+        marks[:] = index, len(log), len(undo)
         execute(kind(values, roots, source), collector)
 
 
@@ -156,7 +156,7 @@ class BasicRunner(Runner):
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Execute every tuple; a failed one leaves no trace but its entry in the result."""
         failures = self.execute_rows([(tup.values, tup.roots, tup.source) for tup in tuples])
-        return [(tuples[place], failure) for place, failure in failures]
+        return [(tuples[index], failure) for index, failure in failures]
 
     def execute_rows(self, rows: Sequence[Row]) -> list[tuple[int, Failure]]:
         """Execute every row; return the places of the failed ones, which leave no other trace, and
@@ -171,24 +171,24 @@ class BasicRunner(Runner):
         # Some list, so that the loop needs no test: its length is taken and not used.
         undo = state.undo if state is not None else emitter.log
         marks = [0, 0, 0]
-        place = 0
-        while place < len(every):
+        index = 0
+        while index < len(every):
             try:
                 run(
-                    every, place, execute, self._collector, emitter, emitter.log, undo, marks, Tuple
+                    every, index, execute, self._collector, emitter, emitter.log, undo, marks, Tuple
                 )
                 return failures
             except USER_ERRORS as error:
-                place, mark, undo_mark = marks
+                index, mark, undo_mark = marks
                 emitter.roll_back(mark)
                 if state is not None:
                     state.roll_back(undo_mark)
                 failure = failure_of(error)
             if self.take_failed is None:
-                failures.append((place, failure))
+                failures.append((index, failure))
             else:
-                self.take_failed((Tuple(*every[place]), failure))
-            place += 1
+                self.take_failed((Tuple(*every[index]), failure))
+            index += 1
         return failures
 
     def execute_values(

@@ -232,7 +232,7 @@ class MemoryState:
         """
         if core is None:
             return None
-        found: list[Any] | None = core.fold_cells(
+        new_cells: list[Any] | None = core.fold_cells(
             rows,
             cells,
             self._data,
@@ -245,7 +245,7 @@ class MemoryState:
             MISSING,
             Tuple,
         )
-        return found
+        return new_cells
 
     def delete(self, key: Any) -> None:
         """Forget a key."""
@@ -269,18 +269,18 @@ class MemoryState:
         """
         low = order_of(start)
         high = order_of(stop)
-        found = []
+        entries = []
         self.scanned += len(self)
         for key, value in self.every_pair():
-            place = order_of(key)
+            order = order_of(key)
             if (
-                (start is None or place >= low)
-                and (stop is None or place < high)
+                (start is None or order >= low)
+                and (stop is None or order < high)
                 and (prefix is None or begins(key, prefix))
             ):
-                found.append((place, key, value))
-        found.sort(key=itemgetter(0))
-        return self._handed_out((key, value) for _, key, value in found)
+                entries.append((order, key, value))
+        entries.sort(key=itemgetter(0))
+        return self._handed_out((key, value) for _, key, value in entries)
 
     def __len__(self) -> int:
         return len(self._data)
@@ -356,16 +356,16 @@ class MemoryState:
 
     def _take_last_values(self) -> dict[Any, Any]:
         """Return the newest value of each changed key, MISSING for one that was deleted."""
-        found = self._kept
+        values = self._kept
         self._kept = {}
-        self._put_last_values(found)
-        return found
+        self._put_last_values(values)
+        return values
 
-    def _put_last_values(self, found: dict[Any, Any]) -> None:
+    def _put_last_values(self, values: dict[Any, Any]) -> None:
         # One pass in the core: these lists and the mapping were a third of what closing a commit of
         # a word count costs.
         usual = _KEYS_AND_TUPLES if self._has_forms else _ONE_FORM
-        if core is not None and core.last_values(self.undo, usual, found) is not None:
+        if core is not None and core.last_values(self.undo, usual, values) is not None:
             return
         keys = self.undo[::3]
         kinds = kinds_of(keys)
@@ -373,7 +373,7 @@ class MemoryState:
         # a scalar of numpy's is found under the plain key that it equals
         if not kinds <= _KEYS_AND_TUPLES:
             keys = list(map(plain_key, keys))
-        found.update(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
+        values.update(zip(keys, self.undo[2::3], strict=True))  # the last one of a key wins
         self.undo.clear()
 
     def marks(self) -> dict[str, Any]:

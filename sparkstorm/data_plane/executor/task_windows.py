@@ -55,12 +55,12 @@ class TimedInputs:
         position = source.position(field)
 
         def time_of(tup: Tuple) -> int:
-            at = tup.values[position]
-            if type(at) is not int or not 0 <= at <= LAST_MS:
+            time_ms = tup.values[position]
+            if type(time_ms) is not int or not 0 <= time_ms <= LAST_MS:
                 raise ValueError(
-                    f"field '{field}' holds {at!r:.60}: a time is a whole number of milliseconds from 0 to 2**53"
+                    f"field '{field}' holds {time_ms!r:.60}: a time is a whole number of milliseconds from 0 to 2**53"
                 )
-            return at
+            return time_ms
 
         return time_of
 

@@ -87,13 +87,13 @@ def busy_in(frame: FrameType) -> Busy | None:
     """
     owner: tuple[str, int] | None = None
     theirs: list[tuple[str, int]] = []
-    for each, line in reversed(list(walk_stack(frame))):
-        file = each.f_code.co_filename
+    for stack_frame, line in reversed(list(walk_stack(frame))):
+        file = stack_frame.f_code.co_filename
         if not file.startswith(_OURS):
             theirs += [(file, line)] if owner is not None else []
         elif not theirs:
             # Timers and windows are run by a service for all tasks, which gets one of them.
-            for holder in map(each.f_locals.get, ("self", "bolt")):
+            for holder in map(stack_frame.f_locals.get, ("self", "bolt")):
                 component = getattr(holder, "component", None)
                 task = getattr(holder, "task", None)
                 if isinstance(component, str) and isinstance(task, int):
@@ -125,8 +125,8 @@ def describe_error(error: BaseException | str) -> str:
         text = f"{type(error).__name__}: its text raises {type(fault).__name__}"
     if isinstance(error, TypeError) and "unhashable type" in text:
         text += "; a key is text, a number or a tuple of them"
-    place = place_of(error) if isinstance(error, BaseException) else ""
-    return (text[:MAX_TEXT] + place).encode(errors="backslashreplace").decode()
+    where = place_of(error) if isinstance(error, BaseException) else ""
+    return (text[:MAX_TEXT] + where).encode(errors="backslashreplace").decode()
 
 
 def failure_of(error: BaseException | str, kind: FailureKind = FailureKind.RAISED) -> Failure:
@@ -191,9 +191,10 @@ def traceback_of(error: BaseException) -> str:
         for frame, line in walk_tb(_raised(error).__traceback__)
     ]
     first = next(
-        (at for at, (file, _, _) in enumerate(frames) if not file.startswith(_OURS)), len(frames)
+        (index for index, (file, _, _) in enumerate(frames) if not file.startswith(_OURS)),
+        len(frames),
     )
-    text = "".join(_frame_text(*each) for each in frames[first:])
+    text = "".join(_frame_text(*frame) for frame in frames[first:])
     return (
         text
         if len(text) <= MAX_TRACEBACK
@@ -216,19 +217,22 @@ def stacks_of_threads(frame: FrameType) -> str:
     """
     own = threading.get_ident()
     half = MAX_TRACEBACK // 2
-    names = {each.ident: each.name for each in threading.enumerate()}
-    found = []
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = []
     for ident, top in sorted(sys._current_frames().items(), key=lambda pair: pair[0] != own):
         stack = walk_stack(frame if ident == own else top)
         calls = reversed(
-            [(each.f_code.co_filename, line, each.f_code.co_name) for each, line in stack]
+            [
+                (stack_frame.f_code.co_filename, line, stack_frame.f_code.co_name)
+                for stack_frame, line in stack
+            ]
         )
         text = "".join(_frame_text(*call) for call in calls)
-        found.append(
+        parts.append(
             f"thread {names.get(ident, ident)}:\n"
             + (text if len(text) <= half else f"...\n{text[-half:]}")
         )
-    return "\n".join(found)[:MAX_TRACEBACK]
+    return "\n".join(parts)[:MAX_TRACEBACK]
 
 
 def stack_of_thread(ident: int | None) -> tuple[str, str]:
@@ -239,10 +243,10 @@ def stack_of_thread(ident: int | None) -> tuple[str, str]:
     if top is None:
         return "", ""
     calls = [
-        (each.f_code.co_filename, line, each.f_code.co_name)
-        for each, line in reversed(list(walk_stack(top)))
+        (stack_frame.f_code.co_filename, line, stack_frame.f_code.co_name)
+        for stack_frame, line in reversed(list(walk_stack(top)))
     ]
-    ours = max((at for at, call in enumerate(calls) if call[0].startswith(_OURS)), default=-1)
+    ours = max((index for index, call in enumerate(calls) if call[0].startswith(_OURS)), default=-1)
     theirs = calls[ours + 1 :]
     if not theirs:
         return "", "".join(_frame_text(*call) for call in calls)[-MAX_TRACEBACK:]

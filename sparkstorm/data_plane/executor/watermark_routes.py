@@ -39,8 +39,10 @@ class TimePlan:
 
     def __init__(self, topology: Topology, conf: Mapping[str, Any]) -> None:
         self._topology = topology
-        found = {component.id: settings_of(component, conf) for component in topology}
-        self.settings = {id: settings for id, settings in found.items() if settings is not None}
+        settings_by_id = {component.id: settings_of(component, conf) for component in topology}
+        self.settings = {
+            id: settings for id, settings in settings_by_id.items() if settings is not None
+        }
         self._cycle = topology.cycles() if self.settings else {}
         self._told = self._upstream_of(self.settings)
 
@@ -51,17 +53,17 @@ class TimePlan:
         if component not in self._told:
             return []
         return [
-            (task, each.stream)
-            for each in self._topology.components[component].inputs
-            if self._tells(each.component, component)
-            for task in tasks_of.get(each.component, ())
+            (task, source.stream)
+            for source in self._topology.components[component].inputs
+            if self._tells(source.component, component)
+            for task in tasks_of.get(source.component, ())
         ]
 
     def is_in_cycle(self, component: str) -> bool:
         """Return whether what a component emits can come back to it."""
         return any(
-            self._cycle[each.component] == self._cycle[component]
-            for each in self._topology.components[component].inputs
+            self._cycle[source.component] == self._cycle[component]
+            for source in self._topology.components[component].inputs
         )
 
     def is_told(self, component: str) -> bool:
@@ -80,14 +82,14 @@ class TimePlan:
         return receiver in self._told and self._cycle[sender] != self._cycle[receiver]
 
     def _upstream_of(self, components: Iterable[str]) -> set[str]:
-        found: set[str] = set()
+        reached: set[str] = set()
         waiting = list(components)
         while waiting:
             id = waiting.pop()
-            if id not in found:
-                found.add(id)
-                waiting += [each.component for each in self._topology.components[id].inputs]
-        return found
+            if id not in reached:
+                reached.add(id)
+                waiting += [source.component for source in self._topology.components[id].inputs]
+        return reached
 
 
 def add_timed_outputs(

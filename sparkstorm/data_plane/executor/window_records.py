@@ -94,8 +94,10 @@ def cells_of(times: MemoryState, key: Sequence[Any]) -> list[list[Any]] | None:
     places = times.keys()
     key = tuple(key)
     if len(places) > _SMALL and key:
-        places = [place for place in places if place[-len(key) :] == key or len(place) == 1]
-    return [[list(place), value] for place, value in times.pairs(places)]
+        places = [
+            cell_key for cell_key in places if cell_key[-len(key) :] == key or len(cell_key) == 1
+        ]
+    return [[list(cell_key), value] for cell_key, value in times.pairs(places)]
 
 
 def bounded(record: Record, codec: Codec) -> Record:
@@ -143,7 +145,7 @@ def stored_cells(record: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     cells = record.get("cells", [])
     if not isinstance(cells, list | tuple) or not all(_is_cell(cell) for cell in cells):
         raise RecordingError("the cells of this dead letter are no pairs of a place and a value")
-    return [(tuple(map(_hashable, place)), value) for place, value in cells]
+    return [(tuple(map(_hashable, cell_key)), value) for cell_key, value in cells]
 
 
 def _is_cell(cell: Any) -> bool:

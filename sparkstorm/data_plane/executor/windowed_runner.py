@@ -455,15 +455,15 @@ class TimedRunner(Runner):
         is_by_clock = not self._settings.is_event_time
 
         def step(tup: Tuple) -> None:
-            at = time_of(tup)
-            if at < windows.floor:
+            time_ms = time_of(tup)
+            if time_ms < windows.floor:
                 if is_by_clock:  # the clock of a former process was ahead of this one's
-                    at = windows.floor
+                    time_ms = windows.floor
                 # its sender was left behind after a silence, or the bolt's settings changed
-                elif is_gone(at, key_of(tup.values)):
+                elif is_gone(time_ms, key_of(tup.values)):
                     take_late(tup)
                     return
-            for firing in add(at, key_of(tup.values), tup):
+            for firing in add(time_ms, key_of(tup.values), tup):
                 self._emitter.roots = 0
                 self._call(firing)
                 windows.done(firing)
@@ -490,11 +490,11 @@ class TimedRunner(Runner):
 
         def step(tup: Tuple) -> None:
             values = tup.values
-            at = values[time_at]
+            time_ms = values[time_at]
             if (
-                type(at) is not int
+                type(time_ms) is not int
                 or type(key := values[key_at]) not in SCALARS
-                or not fold_in(("a", at - at % length, key), fold, tup)
+                or not fold_in(("a", time_ms - time_ms % length, key), fold, tup)
             ):
                 otherwise(tup)
 

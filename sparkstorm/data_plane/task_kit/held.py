@@ -39,9 +39,9 @@ class Originals:
     def of(self, values: Values) -> Values:
         """Return what the values of one of the rows were."""
         if has_containers(values):
-            for place, each in enumerate(self._current()):
-                if each is values:
-                    return self._original(place)
+            for index, current in enumerate(self._current()):
+                if current is values:
+                    return self._original(index)
         return values
 
 
@@ -53,8 +53,8 @@ def copied(codec: Codec, rows: Sequence[Row]) -> Originals | None:
     if KEYS.issuperset(map(type, chain.from_iterable(values))):
         return None
     copies = {
-        place: fresh(codec, row[0])
-        for place, row in enumerate(rows)
+        index: fresh(codec, row[0])
+        for index, row in enumerate(rows)
         if type(row[0]) is tuple and has_containers(row[0])
     }
     return Originals(lambda: map(_VALUES, rows), copies.__getitem__)
@@ -108,9 +108,9 @@ def unpack_held(codec: Codec, key: str, data: bytes) -> HeldRecord:
             or not 0 <= edge < ID_LIMIT
         ):
             raise ValueError("its edge, tries or birth are no whole numbers")
-        found = None if failure is None else Failure.from_row(failure)
+        cause = None if failure is None else Failure.from_row(failure)
         return HeldRecord(
-            task, stream, tuple(values), _checked_roots(roots), edge, attempts, born_ms, found
+            task, stream, tuple(values), _checked_roots(roots), edge, attempts, born_ms, cause
         )
     except (TypeError, ValueError, MalformedFrameError) as error:
         raise not_ours(key, error) from error
@@ -171,17 +171,17 @@ def decode_held(
     codec: Codec, key: str, data: bytes, find_source: Callable[[int, str], Source], now_ms: int
 ) -> PendingInput:
     """A stored input; it is due at once, in the order of the keys."""
-    found = unpack_held(codec, key, data)
+    unpacked = unpack_held(codec, key, data)
     try:
-        source = find_source(found.sender, found.channel)
-        if len(found.values) != len(source.fields):
+        source = find_source(unpacked.sender, unpacked.channel)
+        if len(unpacked.values) != len(source.fields):
             raise ValueError(f"its values are not those of the fields {', '.join(source.fields)}")
     except (TypeError, ValueError, MalformedFrameError) as error:
         raise not_ours(key, error) from error
-    tup = Tuple(fresh(codec, found.values), found.roots, source)
-    held = PendingInput(tup, found.edge, found.born_ms, key, found.values)
-    held.attempts = found.attempts
-    held.failure = found.failure
+    tup = Tuple(fresh(codec, unpacked.values), unpacked.roots, source)
+    held = PendingInput(tup, unpacked.edge, unpacked.born_ms, key, unpacked.values)
+    held.attempts = unpacked.attempts
+    held.failure = unpacked.failure
     held.due_ms = now_ms
     held.is_stored = True
     return held

@@ -156,7 +156,9 @@ class Journal:
 
 def whole_and_deltas(entries: list[Fields], field: str) -> tuple[Any, list[Any]]:
     """The last whole of a field (None without any) and the deltas that came after it."""
-    begin = max((at for at, fields in enumerate(entries) if field.upper() in fields), default=-1)
+    begin = max(
+        (index for index, fields in enumerate(entries) if field.upper() in fields), default=-1
+    )
     whole = entries[begin][field.upper()] if begin >= 0 else None
     return whole, [fields[field] for fields in entries[begin + 1 :] if fields.get(field)]
 
@@ -170,6 +172,6 @@ def _parts(fields: Fields, states: Mapping[str, MemoryState]) -> Iterator[Fields
             yield from state.sweep(_SWEEP_KEYS)
             continue
         keys = state.keys()
-        for at in range(0, len(keys), _SWEEP_KEYS):
-            if pairs := state.pairs(keys[at : at + _SWEEP_KEYS]):
+        for start in range(0, len(keys), _SWEEP_KEYS):
+            if pairs := state.pairs(keys[start : start + _SWEEP_KEYS]):
                 yield {name: pairs}

@@ -92,8 +92,8 @@ class TaskParts:
         """
         # One object per task and stream: runners compare sources by identity, which costs nothing
         # per row.
-        known = self._sources.get((task, stream))
-        if known is None:
+        source = self._sources.get((task, stream))
+        if source is None:
             component = self.topology.components.get(self.component_by_task.get(task, ""))
             name = stream_of(stream)
             fields = self._streams.get(name)
@@ -104,8 +104,8 @@ class TaskParts:
             # Undeclared streams first: no component may declare a name that begins with two
             # underscores.
             fields = component.streams[name].fields if fields is None else fields
-            known = self._sources[task, stream] = Source(component.id, task, stream, fields)
-        return known
+            source = self._sources[task, stream] = Source(component.id, task, stream, fields)
+        return source
 
     def context(
         self,

@@ -46,15 +46,15 @@ def _kind(name: str) -> Any:
 
     if name in _BUFFERS:
         return pa.type_for_alias(name)
-    if found := _DECIMAL.fullmatch(name):
-        digits, scale = map(int, found.groups())
+    if match := _DECIMAL.fullmatch(name):
+        digits, scale = map(int, match.groups())
         return pa.decimal128(digits, scale) if scale <= digits <= _MOST_DIGITS else None
-    if found := _TIME.fullmatch(name):
+    if match := _TIME.fullmatch(name):
         try:
-            zone_of(found[1])
+            zone_of(match[1])
         except CodecError:
             return None
-        return pa.timestamp("us", found[1])
+        return pa.timestamp("us", match[1])
     return None
 
 
@@ -69,9 +69,9 @@ def plain_batch(batch: Any, fields: Sequence[str]) -> Any:
     columns = [_plain(column) for column in batch.columns]
     if not columns or any(column is None for column in columns):
         return None
-    found = pa.RecordBatch.from_arrays(columns, list(fields))
-    found.validate(full=True)  # else the receiver would refuse the whole block
-    return found
+    plain = pa.RecordBatch.from_arrays(columns, list(fields))
+    plain.validate(full=True)  # else the receiver would refuse the whole block
+    return plain
 
 
 def _plain(column: Any) -> Any:

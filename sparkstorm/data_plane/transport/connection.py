@@ -201,10 +201,10 @@ class Link:
         if self._connection is None or not self._is_watched:
             return False
         try:
-            place = server_of(self._address, self._tag)
+            server = server_of(self._address, self._tag)
         except (StoreUnavailableError, InvalidConfigError):
             return False
-        if place == (self._connection.host, self._connection.port):
+        if server == (self._connection.host, self._connection.port):
             return False
         self.close()
         return True
@@ -442,10 +442,10 @@ def translated(error: Exception) -> Exception:
     return StoreInconsistentError(f"Redis answered: {message}")
 
 
-def damaged(key: str, found: Any) -> StoreInconsistentError:
+def damaged(key: str, value: Any) -> StoreInconsistentError:
     """The error for a record of ours with a content that we never write."""
     return StoreInconsistentError(
-        f"the key {key} in Redis is damaged (it holds {text(found)!r:.80}), and its topology cannot go on without it: restore a "
+        f"the key {key} in Redis is damaged (it holds {text(value)!r:.80}), and its topology cannot go on without it: restore a "
         "backup of the key, or kill the topology and submit it again"
     )
 

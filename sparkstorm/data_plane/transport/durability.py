@@ -72,16 +72,16 @@ def require_durable(durability: str, stores: Sequence[RedisAddress]) -> None:
     """InvalidConfigError names the first of these stores that cannot keep what `durability` says;
     StoreUnavailableError one that would have to be asked and does not answer.
     """
-    for each in stores:
-        if durability == ON_REPLICAS and not each.master:
+    for store in stores:
+        if durability == ON_REPLICAS and not store.master:
             raise InvalidConfigError(
-                f"{DURABILITY} is replica, and the store {_name(each)} has no Sentinels, which alone know replicas: "
+                f"{DURABILITY} is replica, and the store {_name(store)} has no Sentinels, which alone know replicas: "
                 "give redis+sentinel:// for each store of the topology, or leave the key at process"
             )
         if durability == ON_DISK:
-            for server in servers_of(each):
+            for server in servers_of(store):
                 with contextlib.closing(_link_without_patience(server, _CHECK_S)) as link:
-                    require_synced(link.insist(lambda: pack(*SETTINGS))[0], each)
+                    require_synced(link.insist(lambda: pack(*SETTINGS))[0], store)
 
 
 def require_synced(answer: Any, store: RedisAddress) -> None:
@@ -98,9 +98,9 @@ def require_synced(answer: Any, store: RedisAddress) -> None:
     pairs = list(map(text, answer or ()))
     there = dict(zip(pairs[::2], pairs[1::2], strict=False))
     for name, wanted in _SYNCED.items():
-        if (found := there.get(name, "hidden")) != wanted:
+        if (actual := there.get(name, "hidden")) != wanted:
             raise InvalidConfigError(
-                f"{where} has {name} {found}, so a power cut takes back what others have read: set {name} {wanted} there "
+                f"{where} has {name} {actual}, so a power cut takes back what others have read: set {name} {wanted} there "
                 f"(CONFIG SET {name} {wanted}, then CONFIG REWRITE), {or_process}"
             )
 
@@ -177,10 +177,10 @@ class ReplicaBeside:
 
     def open_beside(self, timeout_s: float) -> Connection:
         """Return the connection that was found; StoreUnavailableError when there is none."""
-        found, self._found = self._found, None
-        if found is None:
+        connection, self._found = self._found, None
+        if connection is None:
             raise StoreUnavailableError(f"no replica of {self._address.place} was looked for")
-        return found
+        return connection
 
     def leave_if_moved(self) -> bool:
         """Close the link's connection where there is another primary; return whether that is so, or
@@ -286,9 +286,11 @@ def _replicas_of(address: RedisAddress) -> list[tuple[str, int]]:
         for number in in_order(address.sentinels):
             with contextlib.suppress(*LOST, RedisError):
                 return [
-                    (str(found["ip"]), int(found["port"]))
-                    for found in watch.sentinels[number].sentinel_slaves(address.master)
-                    if not (found["is_sdown"] or found["is_odown"] or found["is_disconnected"])
+                    (str(replica["ip"]), int(replica["port"]))
+                    for replica in watch.sentinels[number].sentinel_slaves(address.master)
+                    if not (
+                        replica["is_sdown"] or replica["is_odown"] or replica["is_disconnected"]
+                    )
                 ]
     return []
 

@@ -85,8 +85,7 @@ class RootRuns:
     def of(cls, roots: Sequence[Roots]) -> RootRuns:
         """Fold a list of roots, one or several per row."""
         runs = [
-            (group[0], len(group))
-            for group in (list(each) for _, each in groupby(roots, key=_same))
+            (group[0], len(group)) for group in (list(run) for _, run in groupby(roots, key=_same))
         ]
         # Hardly any neighbours share a root: each row as a per-job run is shorter, and says the
         # same.
@@ -106,8 +105,8 @@ class RootRuns:
 
     def _last_rows(self) -> dict[int, int]:
         if core is not None:
-            found: dict[int, int] = core.last_rows(self.roots, self.lengths)
-            return found
+            last_rows: dict[int, int] = core.last_rows(self.roots, self.lengths)
+            return last_rows
         last: dict[int, int] = {}
         for roots, end in zip(self.roots, accumulate(self.lengths), strict=True):
             for root in each_root(roots):
@@ -222,8 +221,8 @@ def encode_rows(
     """Bytes of a block; `draw_edge` is given its roots and returns its edge id; None: nothing is
     tracked.
     """
-    if core is not None and (found := core.split(rows)) is not None:
-        columns, roots, tasks, numbers = found
+    if core is not None and (split := core.split(rows)) is not None:
+        columns, roots, tasks, numbers = split
         senders = tasks, numbers
     else:
         values, roots, sources = zip(*rows, strict=True)
@@ -248,7 +247,7 @@ def encode_packed(
     """Bytes of a block whose columns' values are packed, one behind the other, as `encode_rows`."""
     count = len(roots)
     packed = None if draw_edge is None else _packed(roots)
-    values = _array_head(len(columns)) + b"".join(_array_head(count) + each for each in columns)
+    values = _array_head(len(columns)) + b"".join(_array_head(count) + column for column in columns)
     senders = (core and core.senders(sources)) or _senders_of(sources)
     return _encoded(codec, stream, oldest_ms, senders, count, values, packed, draw_edge, origin)
 
@@ -267,7 +266,7 @@ def encode_pieces(
     import pyarrow as pa
 
     sizes = [batch.num_rows for batch, _, _ in pieces]  # type: ignore[attr-defined]
-    whole = (
+    joined_batch = (
         pieces[0][0] if len(pieces) == 1 else pa.concat_batches([batch for batch, _, _ in pieces])
     )
     senders, numbers = _senders_of([source for _, _, source in pieces])
@@ -279,7 +278,7 @@ def encode_pieces(
     if draw_edge is not None:
         runs = RootRuns([roots for _, roots, _ in pieces], sizes)
         packed = runs.distinct(), _packed_roots(runs, sum(sizes))
-    columns = {"arrow": pack_columns(whole)}
+    columns = {"arrow": pack_columns(joined_batch)}
     return _encoded(
         codec, stream, oldest_ms, (senders, numbers), sum(sizes), columns, packed, draw_edge, origin
     )
@@ -333,8 +332,8 @@ def _senders_of(sources: Sequence[Source]) -> tuple[list[int], bytes]:
 
 def _packed(roots: Sequence[Roots]) -> tuple[Collection[int], RootColumns]:
     """Return the distinct tracked roots of rows, and their columns."""
-    if core is not None and (found := core.pack_roots(roots)) is not None:
-        column, lengths, distinct = found
+    if core is not None and (packed := core.pack_roots(roots)) is not None:
+        column, lengths, distinct = packed
         return distinct, (column, lengths, None)
     runs = RootRuns.of(roots)
     return runs.distinct(), _packed_roots(runs, len(roots))
@@ -491,10 +490,10 @@ def _checked_numbers(tasks: Any, numbers: Any, count: int) -> Sequence[int]:
     complaint = "its rows have other senders than it names"
     if len(tasks) <= 256:
         # What is left without all numbers that there may be: one call for all rows.
-        found: bytes = numbers
-        left = found.translate(None, _NUMBERS[: len(tasks)])
-        _check(len(found) == count and not left, complaint)
-        return found
+        row_numbers: bytes = numbers
+        unknown = row_numbers.translate(None, _NUMBERS[: len(tasks)])
+        _check(len(row_numbers) == count and not unknown, complaint)
+        return row_numbers
     _check(len(numbers) % 2 == 0, "numbers of senders are not bytes of 16-bit integers")
     column: list[int] = np.frombuffer(numbers, "<u2").tolist()
     _check(len(column) == count and max(column) < len(tasks), complaint)
@@ -504,9 +503,9 @@ def _checked_numbers(tasks: Any, numbers: Any, count: int) -> Sequence[int]:
 def _row_roots(roots: Any, lengths: Any, several: Any, count: int) -> tuple[RootRuns, list[Roots]]:
     """Checked roots by run, and those of each row."""
     if core is not None and several is None:
-        found = core.unpack_roots(roots, lengths, count)
-        if found is not None:
-            return RootRuns(found[0], found[1]), found[2]
+        unpacked = core.unpack_roots(roots, lengths, count)
+        if unpacked is not None:
+            return RootRuns(unpacked[0], unpacked[1]), unpacked[2]
     runs = _checked_roots(roots, lengths, several, count)
     by_row = (
         runs.roots if lengths == b"" else chain.from_iterable(map(repeat, runs.roots, runs.lengths))
@@ -515,24 +514,24 @@ def _row_roots(roots: Any, lengths: Any, several: Any, count: int) -> tuple[Root
 
 
 def _checked_roots(roots: Any, lengths: Any, several: Any, count: int) -> RootRuns:
-    found: list[Roots] = _ids(roots, 0, "a root")
+    root_ids: list[Roots] = _ids(roots, 0, "a root")
     _check(
         type(lengths) is bytes and len(lengths) % 4 == 0,
         "lengths of runs are not bytes of 32-bit integers",
     )
-    sizes: list[int] = np.frombuffer(lengths, "<u4").tolist() if lengths else [1] * len(found)
+    sizes: list[int] = np.frombuffer(lengths, "<u4").tolist() if lengths else [1] * len(root_ids)
     # A run of no rows would have no last row: its root's edge would never leave the tree's value.
     _check(
-        len(sizes) == len(found) and 0 not in sizes and sum(sizes) == count,
+        len(sizes) == len(root_ids) and 0 not in sizes and sum(sizes) == count,
         "runs of roots have other rows than it claims",
     )
     _check(several is None or type(several) is dict, "anchors are not a mapping")
     for run, many in (several or {}).items():
-        _check(type(run) is int and 0 <= run < len(found), "an anchor points outside the rows")
+        _check(type(run) is int and 0 <= run < len(root_ids), "an anchor points outside the rows")
         anchors = _ids(many, 1, "an anchor")
         _check(len(anchors) > 0, "anchors without a root")
-        found[run] = tuple(anchors)
-    return RootRuns(found, sizes)
+        root_ids[run] = tuple(anchors)
+    return RootRuns(root_ids, sizes)
 
 
 def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
@@ -551,8 +550,8 @@ def _decode_messages(body: list[Any], oldest_ms: int) -> AckerMessages:
 
 def _decode_settled(body: list[Any], oldest_ms: int) -> SettledRoots:
     acked, failed, renewed, kept = body
-    roots, reset, left = (_ids(column, 1, "a root") for column in (acked, renewed, kept))
-    return SettledRoots(roots, unpack_failures(failed, ID_LIMIT), oldest_ms, reset, left)
+    roots, reset, kept_roots = (_ids(column, 1, "a root") for column in (acked, renewed, kept))
+    return SettledRoots(roots, unpack_failures(failed, ID_LIMIT), oldest_ms, reset, kept_roots)
 
 
 def _decode_replayed(body: list[Any], oldest_ms: int) -> RowFrame:
@@ -589,9 +588,9 @@ def _ids(data: Any, least: int, name: str) -> list[Any]:
         "a column of ids is not bytes of 64-bit integers",
     )
     # Signed, so that one comparison with the least finds ids of 2**63 and more too.
-    found = list(struct.unpack(f"<{len(data) // 8}q", data)) if data else []
-    _check(not found or min(found) >= least, f"{name} is not between {least} and 2**63 - 1")
-    return found
+    ids = list(struct.unpack(f"<{len(data) // 8}q", data)) if data else []
+    _check(not ids or min(ids) >= least, f"{name} is not between {least} and 2**63 - 1")
+    return ids
 
 
 def _check(holds: bool, complaint: str) -> None:

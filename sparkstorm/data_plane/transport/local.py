@@ -285,14 +285,14 @@ class LocalTransport:
         # that are gone.
         if self._restores != self._store.restores:
             self.look()
-        found = []
+        entries = []
         for task, entry in after.items():
             behind = [(n, data) for n, data in self._store.task(task).stream if n > _number(entry)][
                 :count
             ]
-            found += [Entry(task, f"{n}-0", data) for n, data in behind]
+            entries += [Entry(task, f"{n}-0", data) for n, data in behind]
             self._brought[task] += [(n, len(data)) for n, data in behind]
-        return found
+        return entries
 
     def look(self) -> None:
         """Compare the last commit, and what was read, with the store."""
@@ -334,10 +334,10 @@ class LocalTransport:
     def show(self, samples: Mapping[str, Sequence[bytes]]) -> None:
         """Append them."""
         for name, rows in samples.items():
-            kept = self._store.taps.setdefault(name, [])
-            number = kept[-1][0] if kept else 0
-            kept += enumerate(rows, number + 1)
-            del kept[:-MOST_SAMPLES]
+            tap = self._store.taps.setdefault(name, [])
+            number = tap[-1][0] if tap else 0
+            tap += enumerate(rows, number + 1)
+            del tap[:-MOST_SAMPLES]
 
     def close(self) -> None:
         """Do nothing: there is no connection to close."""
@@ -347,38 +347,38 @@ class LocalTransport:
         tail.
         """
         store = self._store
-        known = expected.mark
+        mark = expected.mark
         loss = ""
         is_behind = False
         is_lost = False
-        left = store.step
-        if known is not None and store.incarnation == known.incarnation:
-            is_behind = store.step < known.step or store.generation < known.generation
-            is_lost = store.step < known.floor
-        elif known is not None and known.incarnation not in store.former:
+        step = store.step
+        if mark is not None and store.incarnation == mark.incarnation:
+            is_behind = store.step < mark.step or store.generation < mark.generation
+            is_lost = store.step < mark.floor
+        elif mark is not None and mark.incarnation not in store.former:
             # What a first claimer without a mark has begun is taken for empty: a FLUSHALL in the
             # first seconds left no mark with a floor and passed for a lost tail, and sources read
             # again from their beginning.
-            left = store.step if known.generation else 0  # 0: emptied, see claim.lua
+            step = store.step if mark.generation else 0  # 0: emptied, see claim.lua
             is_behind = True
-            is_lost = not left or known.floor > 0
-        elif known is not None and (found := store.former[known.incarnation]) is not None:
+            is_lost = not step or mark.floor > 0
+        elif mark is not None and (former_step := store.former[mark.incarnation]) is not None:
             # a claimer that knew less has taken the loss for a tail
-            is_lost = found < known.floor
-            left = found
-        if known is not None and is_lost:
+            is_lost = former_step < mark.floor
+            step = former_step
+        if mark is not None and is_lost:
             if not expected.accepts_loss:
-                raise lost_error(store.topology_id, known, left, 0)
-            loss = loss_text(store.topology_id, known, left, 0)
-            store.former = {**store.former, known.incarnation: None}
-        if known is not None and is_behind:
+                raise lost_error(store.topology_id, mark, step, 0)
+            loss = loss_text(store.topology_id, mark, step, 0)
+            store.former = {**store.former, mark.incarnation: None}
+        if mark is not None and is_behind:
             store.former = store.former | dict.fromkeys(
-                (known.incarnation, store.incarnation), None if is_lost else store.step
+                (mark.incarnation, store.incarnation), None if is_lost else store.step
             )
             # Behind the newest known write, so that no mark of the former incarnation shows a loss
             # in the new one.
-            store.step = max(store.step, known.step)
-            store.generation = max(store.generation, known.generation) + 1
+            store.step = max(store.step, mark.step)
+            store.generation = max(store.generation, mark.generation) + 1
         store.origin = store.origin or store.topology_id
         if is_behind or not store.incarnation:
             store.incarnation = expected.new_incarnation
@@ -403,13 +403,13 @@ class LocalTransport:
 
     def _roll_back(self, commit: Commit, is_store_behind: bool) -> None:
         store = self._store
-        found = f"generation {store.generation}, seq {store.seq_by_owner.get(commit.owner, 0)}"
+        actual = f"generation {store.generation}, seq {store.seq_by_owner.get(commit.owner, 0)}"
         # Only the first call that finds it raises the generation: each further rise would refuse
         # owners that have claimed anew.
         if is_store_behind and store.generation == commit.generation:
             store.generation += 1
         raise StoreRolledBackError(
-            f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {found}"
+            f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {actual}"
         )
 
     def _refuse_lost_frames(self, commit: Commit) -> None:
@@ -477,8 +477,8 @@ class LocalTransport:
         if commit.progress:
             store.progress_by_owner[commit.owner] = commit.progress
         if commit.earlier is not None:
-            place, record = commit.earlier
-            store.earlier_by_owner.setdefault(commit.owner, {})[place] = record
+            slot_number, record = commit.earlier
+            store.earlier_by_owner.setdefault(commit.owner, {})[slot_number] = record
         if commit.low_ms is not None:
             store.low_by_owner[commit.owner] = commit.low_ms
 

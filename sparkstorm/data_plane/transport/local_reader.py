@@ -27,8 +27,8 @@ class LocalReader:
 
     def earlier(self) -> dict[str, list[bytes]]:
         """Return the earlier progress records of each owner."""
-        kept = self._store.earlier_by_owner
-        return {owner: list(records.values()) for owner, records in kept.items()}
+        earlier_by_owner = self._store.earlier_by_owner
+        return {owner: list(records.values()) for owner, records in earlier_by_owner.items()}
 
     def backlog(self) -> dict[int, int]:
         """Bytes that wait in each task's stream."""
@@ -58,8 +58,8 @@ class LocalReader:
 
     def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return dead letters by id."""
-        kept = {f"{number}-0": data for number, data in self._store.dead_letters}
-        return {id: kept[id] for id in ids if id in kept}
+        letter_by_id = {f"{number}-0": data for number, data in self._store.dead_letters}
+        return {id: letter_by_id[id] for id in ids if id in letter_by_id}
 
     def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
         """Move dead letters, as frames, into the streams of their tasks; return the ids that were
@@ -91,9 +91,9 @@ class LocalReader:
 
     def drop_dead_letter(self, id: str) -> bool:
         """Delete one dead letter."""
-        kept = [each for each in self._store.dead_letters if f"{each[0]}-0" != id]
-        is_there = len(kept) < len(self._store.dead_letters)
-        self._store.dead_letters[:] = kept
+        letters = [letter for letter in self._store.dead_letters if f"{letter[0]}-0" != id]
+        is_there = len(letters) < len(self._store.dead_letters)
+        self._store.dead_letters[:] = letters
         return is_there
 
     def drop_dead_letters(self) -> int:

@@ -202,13 +202,13 @@ class Progress:
             if any([type(part) for part in row] != [str, str, str, int] for row in failures):
                 raise ValueError("its failures are no counts by cause")
             causes = {Cause(*row[:3]): row[3] for row in failures}
-            found = cls(
+            progress = cls(
                 counts, dict(buckets), int(quarantined), int(started_ms), int(now_ms), causes
             )
             # Counts must go on over an update of SparkStorm, so records of older versions are read.
             if later:  # an older version has written none of these
-                found._take_loop(*later)
-            return found
+                progress._take_loop(*later)
+            return progress
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise StoreInconsistentError(
                 f"a progress record is not one of ours: {error}"
@@ -216,7 +216,7 @@ class Progress:
 
     def _take_loop(self, loop: Any, edges: Any, metrics: Any = None) -> None:
         loop_us, commits, commit_bytes = loop
-        if [type(each) for each in loop_us] != [int] * len(STATES) or [
+        if [type(spent_us) for spent_us in loop_us] != [int] * len(STATES) or [
             type(commits),
             type(commit_bytes),
         ] != [int, int]:
@@ -289,8 +289,8 @@ def merge(records: Iterable[Progress]) -> Progress:
             metrics.setdefault(task, []).append((token, values))
         for task, counts in record.counts_by_task.items():
             # A task that moved has counts under its former and its present owner; both happened.
-            known = merged.counts_by_task.get(task)
-            merged.counts_by_task[task] = counts if known is None else _added(known, counts)
+            so_far = merged.counts_by_task.get(task)
+            merged.counts_by_task[task] = counts if so_far is None else _added(so_far, counts)
         for bucket, count in record.latency_buckets.items():
             merged.latency_buckets[bucket] = merged.latency_buckets.get(bucket, 0) + count
         merged.quarantined += record.quarantined
@@ -307,7 +307,7 @@ def merge(records: Iterable[Progress]) -> Progress:
             for name in EdgeCounts.__slots__:
                 setattr(sums, name, getattr(sums, name) + getattr(flow, name))
     for task, several in metrics.items():
-        several.sort(key=lambda each: each[0])
+        several.sort(key=lambda item: item[0])
         merged.metrics_by_task[task] = added_metrics(values for _, values in several)
     return merged
 
@@ -320,9 +320,9 @@ def under_way(records: Iterable[Progress]) -> Progress:
     replay more than it has parked.
     """
     merged = merge(records)
-    left = Progress(quarantined=merged.quarantined)
+    remaining = Progress(quarantined=merged.quarantined)
     for task, counts in merged.counts_by_task.items():
-        left.counts_by_task[task] = TaskCounts(
+        remaining.counts_by_task[task] = TaskCounts(
             counts.component,
             emitted=counts.pending,
             executed=counts.held,
@@ -331,8 +331,8 @@ def under_way(records: Iterable[Progress]) -> Progress:
     for edge, flow in merged.edges.items():
         waiting = flow.sent - flow.consumed
         # Of several stores each has its own part: here a row may be sent that is consumed there.
-        left.edges[edge] = EdgeCounts(sent=max(0, waiting), consumed=max(0, -waiting))
-    return left
+        remaining.edges[edge] = EdgeCounts(sent=max(0, waiting), consumed=max(0, -waiting))
+    return remaining
 
 
 def _added(one: TaskCounts, other: TaskCounts) -> TaskCounts:

@@ -38,7 +38,7 @@ def is_kept_in(address: RedisAddress, topology_id: str, patience_s: float = 5.0)
         # TYPE and not EXISTS, which a viewer may not ask (docs/security.md).
         return any(
             kind != b"none"
-            for kind in link.ask(*(("TYPE", keys(each)) for each in ("dead", "ended", "fence")))
+            for kind in link.ask(*(("TYPE", keys(name)) for name in ("dead", "ended", "fence")))
         )
     finally:
         link.close()
@@ -70,10 +70,10 @@ class RedisReader:
     def earlier(self) -> dict[str, list[bytes]]:
         """Return the earlier progress records that are kept of each owner, in no order."""
         stored = _by_owner(self._link.ask(("HGETALL", self._keys("earlier")))[0])
-        found: dict[str, list[bytes]] = {}
+        records_by_owner: dict[str, list[bytes]] = {}
         for name, record in stored.items():
-            found.setdefault(name.rpartition(" ")[0], []).append(record)
-        return found
+            records_by_owner.setdefault(name.rpartition(" ")[0], []).append(record)
+        return records_by_owner
 
     def backlog(self) -> dict[int, int]:
         """Bytes that wait in each task's stream."""
@@ -149,7 +149,7 @@ class RedisReader:
             if asked
             else []
         )
-        return {id: found[0][1][1] for id, found in zip(asked, answers, strict=True) if found}
+        return {id: entries[0][1][1] for id, entries in zip(asked, answers, strict=True) if entries}
 
     def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
         """Take dead letters off and deliver their frames, (id, task, frame) each, in one step;
@@ -164,9 +164,9 @@ class RedisReader:
                 f"no worker of {self._topology_id} has claimed task {text(answer[1])} yet; replay its dead letters later"
             )
         if answer[0] in (b"HALF", b"BROKEN"):
-            found = " ".join(map(text, answer[1:]))
+            words = " ".join(map(text, answer[1:]))
             raise StoreInconsistentError(
-                f"the data of {self._topology_id} in Redis cannot be trusted any more ({found})"
+                f"the data of {self._topology_id} in Redis cannot be trusted any more ({words})"
             )
         return [text(id) for id in answer[1:]]
 
@@ -221,10 +221,10 @@ class RedisReader:
         names = [
             name for name in names_of(self._link, f"{self._keys.prefix}:") if name not in staying
         ]
-        for at in range(0, len(names), _NAMES_AT_ONCE):
+        for start in range(0, len(names), _NAMES_AT_ONCE):
             # UNLINK frees memory on a thread of the server; DEL of a state of millions of keys
             # would stop all topologies that share it.
-            self._link.ask(("UNLINK", *names[at : at + _NAMES_AT_ONCE]))
+            self._link.ask(("UNLINK", *names[start : start + _NAMES_AT_ONCE]))
 
     def close(self) -> None:
         """Close the connection."""
@@ -248,17 +248,17 @@ def names_of(link: Link, prefix: str, suffix: str = "", kind: str = "") -> list[
     pattern = f"{prefix.translate(escapes)}*{suffix.translate(escapes)}"
     options = ("MATCH", pattern, "COUNT", _NAMES_AT_ONCE, *(("TYPE", kind) if kind else ()))
     # SCAN may give a name twice while the server's table grows.
-    found: set[str] = set()
+    all_names: set[str] = set()
     for _ in range(_LOOKS):
         number = link.settled()
         cursor: Any = b"0"
         while cursor != 0:
             cursor, names = link.ask(("SCAN", cursor, *options))[0]
-            found.update(map(text, names))
+            all_names.update(map(text, names))
             cursor = int(cursor)
         # A node of a cluster lists the keys that it has, without a word on those that have moved.
         if link.settled() == number:
-            return list(found)
+            return list(all_names)
     raise StoreUnavailableError(
         f"the keys that begin with {prefix} move from server to server faster than they can be listed: look again"
     )

@@ -275,16 +275,16 @@ class StreamRead:
         self._go(StreamEvent.TAKE)
         if isinstance(answer, Exception):
             raise translated(answer) from answer
-        found: list[Entry] = []
+        polled: list[Entry] = []
         for name, entries in (has_answer and answer) or ():
             task = self._task_by_stream[name]
             # The answer is to a question of some time ago. A task that has read on since would get
             # the same entries a second time.
             # else it has been read otherwise, or there is no room for it
             if asked[task] == after.get(task):
-                found += [_entry(task, id.decode(), fields[1]) for id, fields in entries]
-        self.unconsumed.add(found)
-        return found
+                polled += [_entry(task, id.decode(), fields[1]) for id, fields in entries]
+        self.unconsumed.add(polled)
+        return polled
 
     @property
     def has_answers(self) -> bool:

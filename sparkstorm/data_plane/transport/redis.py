@@ -128,8 +128,8 @@ class RedisTransport:
         tasks = sorted(token_by_task)
         self._reading.forget(tasks)
         expected = expected or Expected()
-        known = expected.mark or StoreMark("", 0, 0, 0)
-        mark = [known.incarnation, known.generation, known.step, known.floor]
+        known_mark = expected.mark or StoreMark("", 0, 0, 0)
+        mark = [known_mark.incarnation, known_mark.generation, known_mark.step, known_mark.floor]
         accepts = "1" if expected.accepts_loss else ""
         arguments = [
             owner,
@@ -143,7 +143,7 @@ class RedisTransport:
         # fences off former owners only.
         answer = self._claim_script.call(self._keys.prefix, lambda: arguments)
         self._require_whole(owner, answer)
-        self._require_granted(known, answer)
+        self._require_granted(known_mark, answer)
         # Before the records are read: a connection that is made anew while they are read may be to
         # another server, whose answers must be doubted.
         proven = self._link.number
@@ -154,7 +154,7 @@ class RedisTransport:
         stored, seq, progress = self._link.ask(
             ("GET", k("generation")), ("HGET", k("seq"), owner), ("HGET", k("progress"), owner)
         )
-        _, incarnation, origin, step, is_lost, left, left_s = answer
+        _, incarnation, origin, step, is_lost, step_left, left_s = answer
         claim = Claim(
             self._generation(owner, stored),
             read_number(seq or 0, k("seq")),
@@ -163,19 +163,21 @@ class RedisTransport:
             text(incarnation),
             int(step),
             text(origin),
-            loss_text(self._topology_id, known, int(left), 1000 * int(left_s)) if is_lost else "",
+            loss_text(self._topology_id, known_mark, int(step_left), 1000 * int(left_s))
+            if is_lost
+            else "",
         )
         self._standing = Commit(owner, dict(token_by_task), claim.generation, claim.seq)
         self._standing_digest = ""
         self._proven = proven
         return claim
 
-    def _require_granted(self, known: StoreMark, answer: list[Any]) -> None:
+    def _require_granted(self, known_mark: StoreMark, answer: list[Any]) -> None:
         """Raise the error of a claim that the script has refused."""
         if answer[0] == b"ENDED":
             raise ended_error(self._topology_id)
         if answer[0] == b"LOST":
-            raise lost_error(self._topology_id, known, int(answer[1]), 1000 * int(answer[2]))
+            raise lost_error(self._topology_id, known_mark, int(answer[1]), 1000 * int(answer[2]))
         if answer[0] == b"FORMAT":
             raise StoreInconsistentError(
                 f"the data of topology {self._topology_id} in Redis were written by another version of SparkStorm (frames of "
@@ -261,8 +263,8 @@ class RedisTransport:
         """The least of all frames' births and all owners' watermarks, found by the server; a commit
         trims what it consumes.
         """
-        found = self._oldest_script.call(self._keys.prefix, lambda: [floor_ms, *also])[0]
-        return int(found) if found else None
+        oldest = self._oldest_script.call(self._keys.prefix, lambda: [floor_ms, *also])[0]
+        return int(oldest) if oldest else None
 
     def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of a task's base."""
@@ -322,25 +324,25 @@ class RedisTransport:
         """Return what is due to be asked: it travels with a commit."""
         # Its own round trip for each was a third of the time of a worker's loop over 100 ms
         # each way, where every commit is later than both are due (benchmarks/README.md).
-        found: list[Question] = []
+        questions: list[Question] = []
         if read := self._reading.request():
-            found.append((read, self._reading.note_read))
+            questions.append((read, self._reading.note_read))
         now = time.monotonic()
         if now >= self._fullness_due:
-            found.append((_MEMORY, self._note_memory))
+            questions.append((_MEMORY, self._note_memory))
         # With loss the next commit may take several times as long as the last.
         ends = now + _TIMES_AS_LONG * self._took_s
         if self._tap_names and self._tap_marks is None and ends >= self._taps_due:
-            found.append((pack(*self._tap_command(self._tap_names)), self._note_taps))
-        return found
+            questions.append((pack(*self._tap_command(self._tap_names)), self._note_taps))
+        return questions
 
     def _note_memory(self, reply: Any) -> None:
         if isinstance(reply, Exception):
             raise translated(reply) from reply
         self._fullness_due = time.monotonic() + _FULLNESS_EVERY_S
-        found = dict(line.split(b":", 1) for line in reply.split(b"\r\n") if b":" in line)
-        limit = int(found.get(b"maxmemory", 0))
-        self._fullness = int(found.get(b"used_memory", 0)) / limit if limit else 0.0
+        figures = dict(line.split(b":", 1) for line in reply.split(b"\r\n") if b":" in line)
+        limit = int(figures.get(b"maxmemory", 0))
+        self._fullness = int(figures.get(b"used_memory", 0)) / limit if limit else 0.0
 
     def _note_taps(self, reply: Any) -> None:
         # An error concerns the taps alone; the next look asks by itself, and says so.
@@ -453,9 +455,9 @@ class RedisTransport:
         k = self._keys
         # A task that sends to itself drains and fills in the same commit, so both are one change.
         waiting = {task: -size for task, size in commit.drained_bytes.items()}
-        found: list[tuple[Any, ...]] = []
+        commands: list[tuple[Any, ...]] = []
         for task, data, counted in commit.frames:
-            found.append(("XADD", k("task", task), "*", _FIELD, data))
+            commands.append(("XADD", k("task", task), "*", _FIELD, data))
             if counted:
                 waiting[task] = waiting.get(task, 0) + counted
         # One HSET for many tasks: Redis looks up and checks every command that a script calls.
@@ -464,32 +466,32 @@ class RedisTransport:
             for task in tasks:
                 cursor = commit.cursors[task]
                 words += task, f"{cursor.entry} {cursor.row}"
-            found.append(tuple(words))
-        found += [_trim(k, task, cursor) for task, cursor in commit.cursors.items()]
+            commands.append(tuple(words))
+        commands += [_trim(k, task, cursor) for task, cursor in commit.cursors.items()]
         for (cell, task), passed in commit.foreign.items():
             entry, row = passed.cursor
-            found.append(("HSET", k("foreign", task), cell, f"{entry} {row}"))
+            commands.append(("HSET", k("foreign", task), cell, f"{entry} {row}"))
         for tasks in _some(waiting):
             words = ["COUNT", k("backlog"), k.stream("")]
             for task in tasks:
                 words += task, waiting[task], 1 if task in commit.drained_bytes else 0
-            found.append(tuple(words))
-        found += [("RPUSH", k("journal", task), delta) for task, delta in commit.journal]
+            commands.append(tuple(words))
+        commands += [("RPUSH", k("journal", task), delta) for task, delta in commit.journal]
         # By number from the front, and after the pushes: a sweep's parts come after what they
         # replace.
-        found += [
+        commands += [
             ("LTRIM", k("journal", task), count, -1) for task, count in commit.dropped.items()
         ]
-        found += write_commands(k, commit.state)
-        found += self._outcomes(commit)
+        commands += write_commands(k, commit.state)
+        commands += self._outcomes(commit)
         if commit.progress:
-            found.append(("HSET", k("progress"), commit.owner, commit.progress))
+            commands.append(("HSET", k("progress"), commit.owner, commit.progress))
         if commit.earlier is not None:
-            place, record = commit.earlier
-            found.append(("HSET", k("earlier"), f"{commit.owner} {place}", record))
+            slot_number, record = commit.earlier
+            commands.append(("HSET", k("earlier"), f"{commit.owner} {slot_number}", record))
         if commit.low_ms is not None:
-            found.append(("HSET", k("low"), commit.owner, commit.low_ms))
-        return found
+            commands.append(("HSET", k("low"), commit.owner, commit.low_ms))
+        return commands
 
     def _outcomes(self, commit: Commit) -> Iterable[tuple[Any, ...]]:
         k = self._keys

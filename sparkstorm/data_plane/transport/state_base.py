@@ -73,13 +73,13 @@ class StateReading:
             [word for key in keys for word in (_READ.pack(range_of(key), len(key)), key)]
         )
         data = self._read.call(self._keys.prefix, lambda: [task, wanted])[0]
-        found: list[bytes | None] = []
-        at = 0
-        while at < len(data):
-            size = int.from_bytes(data[at : at + 4], "little")
-            found.append(data[at + 4 : at + 3 + size] if size else None)
-            at += max(4, size + 3)
-        return found
+        values: list[bytes | None] = []
+        offset = 0
+        while offset < len(data):
+            size = int.from_bytes(data[offset : offset + 4], "little")
+            values.append(data[offset + 4 : offset + 3 + size] if size else None)
+            offset += max(4, size + 3)
+        return values
 
     def scan(self, task: int) -> Iterator[list[tuple[bytes, bytes]]]:
         """Yield a task's base, some ranges at a time."""

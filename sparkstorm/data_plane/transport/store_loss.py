@@ -19,16 +19,16 @@ _MOST_TASKS = 8
 
 
 def lost_error(
-    topology_id: str, known: StoreMark, found_step: int, found_ms: int
+    topology_id: str, known_mark: StoreMark, found_step: int, found_ms: int
 ) -> StoreLostError:
     """Return the refusal of a store that has lost more than its tail."""
-    loss = loss_text(topology_id, known, found_step, found_ms)
+    loss = loss_text(topology_id, known_mark, found_step, found_ms)
     return StoreLostError(stop_text(topology_id, loss), loss)
 
 
-def loss_text(topology_id: str, known: StoreMark, found_step: int, found_ms: int) -> str:
+def loss_text(topology_id: str, known_mark: StoreMark, found_step: int, found_ms: int) -> str:
     """Return the first half of a sentence: what a store has lost, and since when."""
-    last = f"write {known.step:,} of {_time(known.time_ms)}"
+    last = f"write {known_mark.step:,} of {_time(known_mark.time_ms)}"
     if not found_step:
         return f"{LOST} the data of topology {topology_id}: it is empty, and had come to {last}"
     since = f"write {found_step:,}{f' of {_time(found_ms)}' if found_ms else ''}"

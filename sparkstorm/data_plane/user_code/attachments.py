@@ -62,43 +62,43 @@ def read_attachments(files: Sequence[str], archives: Sequence[str]) -> dict[str,
     """Return the bytes of files and archives by their names in the code blob; InvalidConfigError
     names what cannot travel.
     """
-    found: dict[str, bytes] = {}
+    data_by_name: dict[str, bytes] = {}
     for text in files:
         path = Path(text)
         if not path.exists():
             raise InvalidConfigError(f"topology.files: there is no file or folder {text}")
         inside = (
-            sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+            sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         )
-        for each in inside:
+        for file in inside:
             name = (
-                PurePosixPath(path.resolve().name, each.relative_to(path).as_posix())
+                PurePosixPath(path.resolve().name, file.relative_to(path).as_posix())
                 if path.is_dir()
                 else path.name
             )
-            _add(found, f"{_FILES}{name}", each, "topology.files")
+            _add(data_by_name, f"{_FILES}{name}", file, "topology.files")
     for text in archives:
         path = Path(text)
         if not path.is_file() or not path.name.endswith(_ENDINGS):
             raise InvalidConfigError(
                 f"topology.archives: {text} is no file that ends in {', '.join(_ENDINGS)}"
             )
-        _add(found, f"{_ARCHIVES}{path.name}", path, "topology.archives")
-    return found
+        _add(data_by_name, f"{_ARCHIVES}{path.name}", path, "topology.archives")
+    return data_by_name
 
 
-def _add(found: dict[str, bytes], name: str, path: Path, key: str) -> None:
-    if name in found:
+def _add(data_by_name: dict[str, bytes], name: str, path: Path, key: str) -> None:
+    if name in data_by_name:
         raise InvalidConfigError(
             f"{key}: two entries are named {PurePosixPath(name).name}; rename one"
         )
-    if sum(map(len, found.values())) + path.stat().st_size > MAX_BYTES:
+    if sum(map(len, data_by_name.values())) + path.stat().st_size > MAX_BYTES:
         raise InvalidConfigError(
             f"{key}: with {path} the files and archives have more than {MAX_BYTES >> 20} MB, too many to send along: put "
             "them where all hosts see them"
         )
     try:
-        found[name] = path.read_bytes()
+        data_by_name[name] = path.read_bytes()
     except OSError as error:
         raise InvalidConfigError(f"{key}: {path} cannot be read: {error.strerror}") from error
 
@@ -159,8 +159,8 @@ def _packages(archive: str, data: bytes) -> Iterator[tuple[str, bytes]]:
         with _opened(
             f"archive {archive} of the topology", data, archive.endswith(".zip")
         ) as members:
-            matches = {name: found for name in members if (found := _PACKAGES.fullmatch(name))}
-            versions = {found["version"] for found in matches.values()} - {None, here}
+            matches = {name: match for name in members if (match := _PACKAGES.fullmatch(name))}
+            versions = {match["version"] for match in matches.values()} - {None, here}
             if versions:
                 raise WorkerFailedError(
                     f"archive {archive} of the topology is for Python {min(versions)}, but the workers of host "
@@ -185,19 +185,19 @@ def _opened(what: str, data: bytes, is_zip: bool) -> Iterator[dict[str, Callable
         members: Iterator[_Member]
         if is_zip:
             zipped = stack.enter_context(zipfile.ZipFile(io.BytesIO(data)))
-            entries = (each for each in zipped.infolist() if not each.is_dir())
+            entries = (entry for entry in zipped.infolist() if not entry.is_dir())
             members = (
-                (each.filename, each.file_size, partial(_unzipped, zipped, each))
-                for each in entries
+                (entry.filename, entry.file_size, partial(_unzipped, zipped, entry))
+                for entry in entries
             )
         else:
             unpacked: Any = stack.enter_context(_unpacked(data))
             metered: Any = _Metered(what, unpacked, most)
             packed = stack.enter_context(tarfile.TarFile(fileobj=metered))
-            files = (each for each in packed if each.isfile())
+            files = (entry for entry in packed if entry.isfile())
             members = (
-                (each.name.removeprefix("./"), each.size, partial(_read, packed, each))
-                for each in files
+                (entry.name.removeprefix("./"), entry.size, partial(_read, packed, entry))
+                for entry in files
             )
         yield _bounded(what, members, most)
 
@@ -250,8 +250,8 @@ class _Metered:
     def seek(self, position: int) -> int:
         """Go on at a position, before which all is unpacked."""
         self._require(position)
-        found: int = self._file.seek(position)
-        return found
+        reached: int = self._file.seek(position)
+        return reached
 
     def _require(self, position: int) -> None:
         if position > self._most:

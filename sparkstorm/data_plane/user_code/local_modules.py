@@ -87,8 +87,8 @@ def named_in(code: bytes) -> Iterator[str]:
     """Yield local top-level modules that a pickle names: those of functions in attributes, and of a
     script's own imports.
     """
-    starts = [found.end() for found in re.finditer(_SHORT_TEXT, code) if found.end() < len(code)]
-    texts = {code[at + 1 : at + 1 + code[at]] for at in starts}
+    starts = [match.end() for match in re.finditer(_SHORT_TEXT, code) if match.end() < len(code)]
+    texts = {code[start + 1 : start + 1 + code[start]] for start in starts}
     tops = {name.partition(".")[0] for name in list(sys.modules) if name.encode() in texts}
     yield from sorted(top for top in tops if local_spec(top) is not None)
 
@@ -103,13 +103,13 @@ def _imports_of(source: _Source) -> frozenset[str]:
         tree = ast.parse(Path(source.path).read_bytes())
     except (SyntaxError, ValueError, OSError):
         return frozenset()
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return frozenset(found)
+            names.add(node.module.partition(".")[0])
+    return frozenset(names)
 
 
 def add_sources(archive: bytes, file: Path) -> None:
@@ -142,13 +142,17 @@ def _forget_finders(file: Path) -> None:
     `importlib.invalidate_caches` would read every archive on the path anew: 0.4 s in a Python
     worker of Spark.
     """
-    for place in [place for place in sys.path_importer_cache if _is_in(place, file)]:
-        del sys.path_importer_cache[place]
+    for cached_path in [
+        cached_path for cached_path in sys.path_importer_cache if _is_in(cached_path, file)
+    ]:
+        del sys.path_importer_cache[cached_path]
     zipimport._zip_directory_cache.pop(str(file), None)  # type: ignore[attr-defined]
 
 
-def _is_in(place: str | None, file: Path) -> bool:
-    return place is not None and (place == str(file) or place.startswith(f"{file}{os.sep}"))
+def _is_in(cached_path: str | None, file: Path) -> bool:
+    return cached_path is not None and (
+        cached_path == str(file) or cached_path.startswith(f"{file}{os.sep}")
+    )
 
 
 def missing_module(error: ModuleNotFoundError) -> WorkerFailedError:
@@ -171,10 +175,10 @@ def _files_of(name: str, spec: ModuleSpec) -> Iterator[tuple[str, _Source]]:
     # Texts, and one look at each file: with objects of pathlib a thousand files cost each replay
     # 21 ms of CPU, now 9.
     for folder in map(os.path.normpath, spec.submodule_search_locations or ()):
-        for place, _, files in os.walk(folder):
-            inner = name + place[len(folder) :].replace(os.sep, "/")
+        for directory, _, files in os.walk(folder):
+            inner = name + directory[len(folder) :].replace(os.sep, "/")
             for file in files:
-                if file.endswith(".py") and (source := _source_at(os.path.join(place, file))):
+                if file.endswith(".py") and (source := _source_at(os.path.join(directory, file))):
                     yield f"{inner}/{file}", source
 
 
@@ -183,10 +187,12 @@ def _source_at(path: str) -> _Source | None:
     file that has just gone.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return _Source(path, found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else None
+    return (
+        _Source(path, status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
+    )
 
 
 @lru_cache(maxsize=1)

@@ -93,7 +93,7 @@ def classes_in(topology: Topology, conf: Mapping[str, Any]) -> dict[str, str]:
     each with its setting.
     """
     confs = [conf, *(component.conf for component in topology)]
-    lists = [(key, each.get(key)) for key in _CLASS_KEYS for each in confs]
+    lists = [(key, conf.get(key)) for key in _CLASS_KEYS for conf in confs]
     return {
         name: key
         for key, names in lists
@@ -133,7 +133,9 @@ def modules_of(topology: Topology) -> list[str]:
     the script itself.
     """
     names = dict.fromkeys(
-        type(each.instance).__module__ for each in topology if each.instance is not None
+        type(component.instance).__module__
+        for component in topology
+        if component.instance is not None
     )
     modules = [sys.modules[name] for name in names if name != "__main__" and name in sys.modules]
     return list(dict.fromkeys(top for module in modules for top in modules_by_value(module)))

@@ -148,7 +148,7 @@ class BoltTurns:
 
         def keep(rows: Sequence[Row]) -> Originals:
             return Originals(
-                lambda: (row[0] for row in rows), lambda place: chunk.original(done + place)
+                lambda: (row[0] for row in rows), lambda index: chunk.original(done + index)
             )
 
         self._execute(epoch, bolt, rows_here, chunk.oldest_ms, chunk.is_batch, chunk.sent_ms, keep)
@@ -180,8 +180,8 @@ class BoltTurns:
         sent_bytes = epoch.bytes
         held = len(bolt.held)
         failed = bolt.execute(epoch, rows, may_have_pieces, keep)
-        for place, (tup, failure) in enumerate(failed):
-            self._failures.settle(epoch, bolt, tup, failure, (place, len(failed)))
+        for index, (tup, failure) in enumerate(failed):
+            self._failures.settle(epoch, bolt, tup, failure, (index, len(failed)))
         self.finish(epoch, bolt)
         took_us = self._clock.now_us() - bolt.began_us
         count = count_rows(rows) if may_have_pieces else len(rows)

@@ -212,12 +212,12 @@ class Epoch:
 
 def _splits_of(births: Collection[int], edges: Mapping[int, int]) -> dict[int, list[int]]:
     """Return the split roots of batches that began in this epoch, by batch."""
-    found: dict[int, list[int]] = {}
+    roots_by_batch: dict[int, list[int]] = {}
     if births and edges and max(edges) >= SPLIT:
         for root in edges:
             if root >= SPLIT and batch_of(root) in births:
-                found.setdefault(batch_of(root), []).append(root)
-    return found
+                roots_by_batch.setdefault(batch_of(root), []).append(root)
+    return roots_by_batch
 
 
 def _divided(column: list[int], homes: list[int], count: int) -> list[list[int]]:

@@ -328,20 +328,20 @@ def _slices(piece: Any) -> Iterator[Any]:
 
 
 def _gathered(pieces: Iterable[Any]) -> Iterator[list[Any]]:
-    found: list[Any] = []
+    gathered: list[Any] = []
     rows = size = 0
     for piece in pieces:
         more_rows = piece[0].num_rows
         more = piece[0].nbytes
-        if found and (rows + more_rows > _ROWS_PER_BATCH or size + more > BYTES_PER_ENTRY):
-            yield found
-            found = []
+        if gathered and (rows + more_rows > _ROWS_PER_BATCH or size + more > BYTES_PER_ENTRY):
+            yield gathered
+            gathered = []
             rows = 0
             size = 0
-        found.append(piece)
+        gathered.append(piece)
         rows += more_rows
         size += more
-    yield found
+    yield gathered
 
 
 def _changed(state: MemoryState | None, changed: str, deleted: str) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class LogLevels:
         the root logger).
         """
         self._rate.is_off = bool(level_by_logger)
-        for name in [each for each in self._before if each not in level_by_logger]:
+        for name in [name for name in self._before if name not in level_by_logger]:
             logging.getLogger(name).setLevel(self._before.pop(name))
         for name, level in level_by_logger.items():
             logger = logging.getLogger(name)

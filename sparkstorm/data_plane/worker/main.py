@@ -336,13 +336,13 @@ def _answer_where_it_hangs(control: PipeControl) -> None:
     """
 
     def report(_number: int, frame: FrameType | None) -> None:
-        found = None if frame is None else busy_in(frame)
-        if frame is not None and found is not None:
+        busy = None if frame is None else busy_in(frame)
+        if frame is not None and busy is not None:
             stacks = stacks_of_threads(frame)
             control.send(
                 ComponentError(
                     Failure(
-                        FailureKind.HUNG, found.place, found.component, found.task, traceback=stacks
+                        FailureKind.HUNG, busy.place, busy.component, busy.task, traceback=stacks
                     )
                 )
             )
@@ -371,7 +371,7 @@ def _run(
         # The causes too: a connector wraps what it got in its own error.
         causes = (fault, fault.__cause__, fault.__context__)
         is_named = any(
-            isinstance(each, ModuleNotFoundError | InvalidConfigError) for each in causes
+            isinstance(cause, ModuleNotFoundError | InvalidConfigError) for cause in causes
         )
         if isinstance(fault, WorkerFailedError) and not is_named:
             _print_cause(fault)

@@ -103,8 +103,8 @@ class WorkerParts:
 
     def _stored_progress(self) -> Progress:
         with reading(Keys(self.plan.topology_id)("progress")):
-            known = self.claim.progress
-            return Progress.decode(known) if known else Progress(started_ms=self.clock.now_ms())
+            stored = self.claim.progress
+            return Progress.decode(stored) if stored else Progress(started_ms=self.clock.now_ms())
 
     def _metric_values(self, task: int) -> dict[str, MetricValue]:
         return self.progress.metrics_by_task.setdefault(task, {})

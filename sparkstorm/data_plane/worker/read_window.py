@@ -46,21 +46,21 @@ class ReadWindow:
         """Return whether a task with so many frames and bytes read ahead may read more."""
         return frames < self.frames and size < WINDOW_BYTES
 
-    def note(self, found: Sequence[Entry]) -> bool:
+    def note(self, entries: Sequence[Entry]) -> bool:
         """Take in an answer; return whether it was full for some task, so that there may be
         more.
         """
         # Of the least window an answer that is not full leaves nothing to change: most steps of a
         # worker that is not loaded bring one entry.
-        if not found or len(found) < self.frames == LEAST_FRAMES:
+        if not entries or len(entries) < self.frames == LEAST_FRAMES:
             return False
-        most = max(Counter(entry.task for entry in found).values())
+        most = max(Counter(entry.task for entry in entries).values())
         is_full = most >= self.frames
         wanted = self.frames
         if is_full:
             wanted *= 2
         elif most * _SHRINK_BELOW < self.frames:
             wanted //= 2
-        mean = max(1, sum(len(entry.data) for entry in found) // len(found))
+        mean = max(1, sum(len(entry.data) for entry in entries) // len(entries))
         self.frames = max(LEAST_FRAMES, min(wanted, MOST_FRAMES, WINDOW_BYTES // mean))
         return is_full

@@ -280,9 +280,11 @@ def plan_of(
         spec.conf,
         make_instance,
         is_careful=spec.careful,
-        suspect_by_row={(each.task, each.entry_id, each.row): each for each in spec.suspects},
+        suspect_by_row={
+            (suspect.task, suspect.entry_id, suspect.row): suspect for suspect in spec.suspects
+        },
         log_dir=log_dir,
-        executors=tuple(each.executor for each in spec.executors),
+        executors=tuple(executor.executor for executor in spec.executors),
         host=spec.host,
         code_key=spec.code_key,
         store_mark=spec.store_mark,

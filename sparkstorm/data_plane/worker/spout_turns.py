@@ -182,13 +182,13 @@ class Waiting:
         """Backpressure inside the topology: a sentence for each component and cause; normal unless
         nothing moves.
         """
-        found = (
+        reasons = (
             reason
             for spout in self._task_set.spouts.values()
             if not spout.is_exhausted
             for reason in self._of(spout)
         )
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(reasons))
 
     def _of(self, spout: SpoutTask) -> Iterator[str]:
         for task, size in self._backpressure.held_back_by(spout.task):

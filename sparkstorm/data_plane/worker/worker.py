@@ -187,23 +187,23 @@ class Worker:
         has_sampled = self.parts.counters.sample(now_ms, self.parts.report)
         if has_sampled or self._witness.must_look(now_ms):
             self.parts.wake()  # a worker at rest commits them too, and looks at its store
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             **self.parts.counters.by_executor(),
             "epochs": self._commits.seq,
             "keeps": self.parts.counters.keeps(),
         }
-        found["store"] = self._witness.figures()
+        summary["store"] = self._witness.figures()
         if fullness := self.parts.backpressure.fullness:  # of a store that has a limit
-            found["store_percent"] = round(100 * fullness)
-        found["loop_us"] = list(self.progress.loop_us)
+            summary["store_percent"] = round(100 * fullness)
+        summary["loop_us"] = list(self.progress.loop_us)
         if self._spout_turns.is_active:
-            found |= {
+            summary |= {
                 "blocked": self._waiting.blocked(self._commits.refusal or self._sinks.problem),
                 "held_back": self._waiting.held_back(),
             }
         if paused := self.parts.breaker.shown():
-            found |= {**paused, "blocked": [*paused["paused"], *found.get("blocked", ())]}
-        return found
+            summary |= {**paused, "blocked": [*paused["paused"], *summary.get("blocked", ())]}
+        return summary
 
     @property
     def task_set(self) -> TaskSet:
@@ -231,9 +231,9 @@ class Worker:
         # Nothing moves a task's inbox between the commit and the next step.
         after = self._after or self._read_to()
         self._after = {}
-        found = self._transport.poll(after, self._window.frames)
-        self._has_more = self._window.note(found) or len(after) < len(self._task_set.inboxes)
-        for entry in found:
+        entries = self._transport.poll(after, self._window.frames)
+        self._has_more = self._window.note(entries) or len(after) < len(self._task_set.inboxes)
+        for entry in entries:
             try:
                 self._task_set.inboxes[entry.task].add(entry)
             except MalformedFrameError as error:
@@ -292,14 +292,14 @@ class Worker:
         """
         did = False
         for bolt in self._task_set.bolts.values():
-            left = self._budget.left_to_drain(epoch, self._clock.now_ms())
+            left_to_drain = self._budget.left_to_drain(epoch, self._clock.now_ms())
             if (
-                left
+                left_to_drain
                 and bolt.feed
                 and not bolt.is_full
                 and not self.parts.backpressure.holds_back(bolt.task)
             ):
-                did |= self._bolt_turns.run_local(epoch, bolt, min(bolt.pace, left))
+                did |= self._bolt_turns.run_local(epoch, bolt, min(bolt.pace, left_to_drain))
                 self._task_set.blocks.pack_early(epoch.sent, epoch.bytes)
         return did
 

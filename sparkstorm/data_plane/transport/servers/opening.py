@@ -145,8 +145,8 @@ def servers_of(address: RedisAddress) -> list[RedisAddress]:
     store its own. Raises as `open_connection`.
     """
     return [
-        address if each is None else replace(address, host=each[0], port=each[1], nodes=())
-        for each in primaries_of(address)
+        address if primary is None else replace(address, host=primary[0], port=primary[1], nodes=())
+        for primary in primaries_of(address)
     ]
 
 
@@ -155,12 +155,12 @@ def _node_of(address: RedisAddress, tag: str) -> tuple[str, int]:
     without one.
     """
     ranges = _slots(address)
-    found = primary_of(ranges, slot_of(tag)) if tag else (ranges[0].host, ranges[0].port)
-    if found is None:
+    primary = primary_of(ranges, slot_of(tag)) if tag else (ranges[0].host, ranges[0].port)
+    if primary is None:
         raise StoreUnavailableError(
             f"no node of {address.place} has slot {slot_of(tag)}, which is that of {tag}: assign it to one (CLUSTER ADDSLOTS)"
         )
-    return found
+    return primary
 
 
 def _slots(address: RedisAddress) -> list[Range]:
@@ -171,28 +171,28 @@ def _slots(address: RedisAddress) -> list[Range]:
     refused, problems, alone = list[RedisError](), list[str](), list[Exception]()
     hosts = address.node_hosts()
     for number in in_order(address.nodes):
-        place, (host, port) = address.nodes[number], hosts[number]
+        node, (host, port) = address.nodes[number], hosts[number]
         connection = _unopened(address, host, port, _NODE_ANSWER_S)
         try:
             connection.connect()  # type: ignore[no-untyped-call]
             # Also the state: a node that was cut off from the others names the former primaries,
             # itself among them, until it has found them again.
             state, answer = (_asked(connection, "CLUSTER", word) for word in ("INFO", "SLOTS"))
-            note_answer(place, has_answered=True)
+            note_answer(node, has_answered=True)
             if not is_working(state):
-                problems.append(f"{place} takes the cluster for down (CLUSTER INFO)")
+                problems.append(f"{node} takes the cluster for down (CLUSTER INFO)")
             elif ranges := read_slots(answer, host):
                 return ranges
             else:
-                problems.append(f"{place} knows no node with slots")
+                problems.append(f"{node} knows no node with slots")
         except REFUSED as error:
             refused.append(error)
-            problems.append(f"{place} refuses our password")
+            problems.append(f"{node} refuses our password")
         except (*LOST, RedisError, ValueError) as error:
             if "cluster support disabled" in str(error):
                 alone.append(error)
-            note_answer(place, has_answered=not isinstance(error, LOST))
-            problems.append(f"{place}: {error}")
+            note_answer(node, has_answered=not isinstance(error, LOST))
+            problems.append(f"{node}: {error}")
         finally:
             connection.disconnect()  # type: ignore[no-untyped-call]
     if len(alone) == len(address.nodes):
@@ -220,12 +220,12 @@ def in_order(places: Sequence[str]) -> list[int]:
     return sorted(range(len(places)), key=lambda number: _away.get(places[number], 0.0) > now)
 
 
-def note_answer(place: str, has_answered: bool) -> None:
+def note_answer(server: str, has_answered: bool) -> None:
     """Take note whether a Sentinel or node has answered."""
     if has_answered:
-        _away.pop(place, None)
+        _away.pop(server, None)
     else:
-        _away[place] = time.monotonic() + _AWAY_S
+        _away[server] = time.monotonic() + _AWAY_S
 
 
 @contextmanager
@@ -236,8 +236,8 @@ def sentinels_of(address: RedisAddress) -> Iterator[Any]:
     try:
         yield watch
     finally:
-        for each in watch.sentinels:
-            each.close()
+        for sentinel in watch.sentinels:
+            sentinel.close()
 
 
 def _primary_of(address: RedisAddress) -> tuple[str, int]:
@@ -248,35 +248,38 @@ def _primary_of(address: RedisAddress) -> tuple[str, int]:
     password.
     """
     refused, problems = list[RedisError](), list[str]()
-    found: dict[int, tuple[str, int]] = {}  # by the epoch of a Sentinel's configuration
+    primary_by_epoch: dict[int, tuple[str, int]] = {}  # by the epoch of a Sentinel's configuration
     newest = -1
     now = time.monotonic()
     with sentinels_of(address) as watch:
         # Not redis-py's own loop, whose error shows every setting of each connection, and tells a
         # refused password from a dead Sentinel in its text alone.
         for number in in_order(address.sentinels):
-            place, each = address.sentinels[number], watch.sentinels[number]
-            if found and _away.get(place, 0.0) > now:
+            where, sentinel = address.sentinels[number], watch.sentinels[number]
+            if primary_by_epoch and _away.get(where, 0.0) > now:
                 break
             try:
-                state = each.sentinel_masters().get(address.master)
+                state = sentinel.sentinel_masters().get(address.master)
             except REFUSED as error:
                 refused.append(error)
-                problems.append(f"{place} refuses our password")
+                problems.append(f"{where} refuses our password")
             except (*LOST, RedisError) as error:
-                note_answer(place, has_answered=False)
-                problems.append(f"{place}: {error}")
+                note_answer(where, has_answered=False)
+                problems.append(f"{where}: {error}")
             else:
-                note_answer(place, has_answered=True)
+                note_answer(where, has_answered=True)
                 newest = max(newest, int(state["config-epoch"]) if state else -1)
                 if state and watch.check_master_state(state, address.master):
-                    found[int(state["config-epoch"])] = (str(state["ip"]), int(state["port"]))
+                    primary_by_epoch[int(state["config-epoch"])] = (
+                        str(state["ip"]),
+                        int(state["port"]),
+                    )
                 else:
                     fault = "takes it for dead" if state else "knows no such name"
-                    problems.append(f"{place} {fault}")
+                    problems.append(f"{where} {fault}")
     # Not an older one: that of a primary which the newest has replaced.
-    if newest in found:
-        return found[newest]
+    if newest in primary_by_epoch:
+        return primary_by_epoch[newest]
     # Of some that let us in one may name the primary later; when all refuse, patience changes nothing.
     if len(refused) == len(address.sentinels):
         fault = (
@@ -298,8 +301,8 @@ def _require_role(connection: Connection, wanted: str) -> None:
     # HELLO and not ROLE, which a viewer may not ask.
     said = _asked(connection, "HELLO", "2")
     words = said if isinstance(said, list) else []
-    found = dict(zip(words[::2], words[1::2], strict=False)).get(b"role")
-    role = found.decode(errors="replace") if isinstance(found, bytes) else "server of no role"
+    raw_role = dict(zip(words[::2], words[1::2], strict=False)).get(b"role")
+    role = raw_role.decode(errors="replace") if isinstance(raw_role, bytes) else "server of no role"
     if role != wanted:
         other = "primary" if wanted == "master" else wanted
         raise LostError(

@@ -49,7 +49,7 @@ def read_slots(answer: Any, asked: str) -> list[Range]:
     """
     if not isinstance(answer, list):
         raise ValueError(f"it answers CLUSTER SLOTS by {str(answer)[:80]}")
-    return [_range(each, asked) for each in answer]
+    return [_range(raw_range, asked) for raw_range in answer]
 
 
 def _range(row: Any, asked: str) -> Range:
@@ -70,10 +70,15 @@ def _range(row: Any, asked: str) -> Range:
 def primary_of(ranges: Sequence[Range], slot: int) -> tuple[str, int] | None:
     """Return host and port of the primary of a slot; None when no node has it."""
     return next(
-        ((each.host, each.port) for each in ranges if each.first <= slot <= each.last), None
+        (
+            (slot_range.host, slot_range.port)
+            for slot_range in ranges
+            if slot_range.first <= slot <= slot_range.last
+        ),
+        None,
     )
 
 
 def primaries(ranges: Sequence[Range]) -> list[tuple[str, int]]:
     """Return host and port of all primaries that have slots, each once."""
-    return list(dict.fromkeys((each.host, each.port) for each in ranges))
+    return list(dict.fromkeys((slot_range.host, slot_range.port) for slot_range in ranges))

@@ -46,7 +46,7 @@ class Counters:
             self.of(task).token = plan.token_by_task[task]
         self._spouts = [(self.of(task), spout) for task, spout in task_set.spouts.items()]
         self._bolts = [(self.of(task), bolt) for task, bolt in task_set.bolts.items()]
-        self._spent = [(self.of(each.task), each.spent) for each in task_set.senders()]
+        self._spent = [(self.of(sender.task), sender.spent) for sender in task_set.senders()]
         self._emitters = task_set.emitters
         self._sampled = 0  # values of user metrics that came from elsewhere than calls
         # The loop does not see the calls of a bolt with a thread: its time comes from there.
@@ -94,16 +94,16 @@ class Counters:
 
     def sample(self, now_ms: int, report: ReportError) -> int:
         """Ask the functions of user gauges that are due; return how many values are new."""
-        found = 0
+        sampled = 0
         for task, metrics in self._task_set.metrics.items():
             component = metrics.component
 
             def failed(error: BaseException, component: str = component, task: int = task) -> None:
                 report(report_of(error, component, task))
 
-            found += metrics.sample(now_ms, failed)
-        self._sampled += found
-        return found
+            sampled += metrics.sample(now_ms, failed)
+        self._sampled += sampled
+        return sampled
 
     def gauges(self) -> Any:
         """Return the counts that alone are worth a commit: trees that began and ended inside one
@@ -117,14 +117,14 @@ class Counters:
         """Return counts and statistics of each executor ("1-3") for the heartbeat (S3.38), by task
         too if it has several.
         """
-        found = {}
+        shown_by_executor = {}
         for executor in self._plan.executors:
-            shown = found[str(executor)] = self._shown(list(executor.tasks))
+            shown = shown_by_executor[str(executor)] = self._shown(list(executor.tasks))
             # One task is its executor: its figures would be twice in a record that ZooKeeper
             # bounds.
             if len(executor.tasks) > 1:
                 shown["tasks"] = {str(task): self._shown([task]) for task in executor.tasks}
-        return found
+        return shown_by_executor
 
     def _shown(self, tasks: list[int]) -> dict[str, Any]:
         counts = [
@@ -133,24 +133,28 @@ class Counters:
             if (counts := self._progress.counts_by_task.get(task)) is not None
         ]
         meters = self._meters.shown(tasks, {**self._task_set.bolts, **self._task_set.spouts})
-        return {**asdict(added(counts)), "pending": sum(each.pending for each in counts), **meters}
+        return {
+            **asdict(added(counts)),
+            "pending": sum(count.pending for count in counts),
+            **meters,
+        }
 
     def keeps(self) -> list[str]:
         """Return the largest of what tasks keep in memory, a phrase each: state, inputs, messages,
         attributes of user code.
         """
-        found: list[tuple[int, str]] = []
+        sizes: list[tuple[int, str]] = []
         for task, bolt in self._task_set.bolts.items():
             where = f"{bolt.component}#{task}"
-            found.append(
+            sizes.append(
                 (len(bolt.state) if bolt.state is not None else 0, f"keys of state in {where}")
             )
-            found.append((len(bolt.held), f"inputs that {where} has not acked"))
-            found += _attributes(bolt.runner.bolt, where)
+            sizes.append((len(bolt.held), f"inputs that {where} has not acked"))
+            sizes += _attributes(bolt.runner.bolt, where)
         for task, spout in self._task_set.spouts.items():
-            found.append((len(spout.pending), f"open messages of {spout.component}#{task}"))
-            found += _attributes(spout.spout, f"{spout.component}#{task}")
-        largest = sorted((each for each in found if each[0] >= _WORTH_SAYING), reverse=True)[:3]
+            sizes.append((len(spout.pending), f"open messages of {spout.component}#{task}"))
+            sizes += _attributes(spout.spout, f"{spout.component}#{task}")
+        largest = sorted((size for size in sizes if size[0] >= _WORTH_SAYING), reverse=True)[:3]
         return [f"{count:,} {what}" for count, what in largest]
 
 

@@ -50,9 +50,9 @@ class TaskMeter:
         self.last_error = ""
         self.last_error_ms = 0
 
-    def add(self, rows: int, took_us: int, kept: int) -> None:
-        """Count a call that executed `rows` inputs and left `kept` of them for a later ack or
-        another try.
+    def add(self, rows: int, took_us: int, num_kept: int) -> None:
+        """Count a call that executed `rows` inputs and left `num_kept` of them for a later ack
+        or another try.
         """
         self.busy_us += took_us
         self.executed += rows
@@ -61,8 +61,8 @@ class TaskMeter:
         self.execute[bucket] = self.execute.get(bucket, 0) + rows
         # The other inputs are counted when they are done: their process time is not that of the
         # call.
-        if kept < rows:
-            self.process[bucket] = self.process.get(bucket, 0) + rows - kept
+        if num_kept < rows:
+            self.process[bucket] = self.process.get(bucket, 0) + rows - num_kept
 
     def add_process(self, took_us: int) -> None:
         """Count an input that is done after more than its first execute."""
@@ -80,10 +80,10 @@ class Meters:
 
     def of(self, task: int) -> TaskMeter:
         """Return one task's meter."""
-        found = self._by_task.get(task)
-        if found is None:
-            found = self._by_task[task] = TaskMeter()
-        return found
+        meter = self._by_task.get(task)
+        if meter is None:
+            meter = self._by_task[task] = TaskMeter()
+        return meter
 
     def note_failure(self, failure: Failure) -> None:
         """Keep it as the last one of its task."""
@@ -110,9 +110,9 @@ class Meters:
         """
         meters = [self.of(task) for task in tasks]
         now_ms = self._now_ms()
-        found: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "uptime_ms": now_ms - self._started_ms,
-            "busy_us": sum(each.busy_us for each in meters),
+            "busy_us": sum(meter.busy_us for meter in meters),
         }
         for name in ("execute", "process"):
             merged: dict[int, int] = {}
@@ -120,23 +120,23 @@ class Meters:
                 for bucket, count in getattr(meter, name).items():
                     merged[bucket] = merged.get(bucket, 0) + count
             if merged:
-                found[f"{name}_us"] = {
+                figures[f"{name}_us"] = {
                     word: round(percentile_ms(merged, share) or 0, 1)
                     for word, share in _SHARES.items()
                 }
-        bolts = [each for task in tasks if isinstance(each := runners.get(task), BoltTask)]
+        bolts = [runner for task in tasks if isinstance(runner := runners.get(task), BoltTask)]
         if bolts:
-            found["queued"] = sum(_queued(bolt) for bolt in bolts)
-            found["queued_ms"] = max(_waited_ms(bolt, now_ms) for bolt in bolts)
+            figures["queued"] = sum(_queued(bolt) for bolt in bolts)
+            figures["queued_ms"] = max(_waited_ms(bolt, now_ms) for bolt in bolts)
         if marks := [mark for bolt in bolts if (mark := _watermark_ms(bolt)) is not None]:
-            found["watermark_ms"] = min(marks)
+            figures["watermark_ms"] = min(marks)
         if last := max(
-            (each for each in meters if each.last_error),
-            key=lambda each: each.last_error_ms,
+            (meter for meter in meters if meter.last_error),
+            key=lambda meter: meter.last_error_ms,
             default=None,
         ):
-            found["last_error"], found["last_error_ms"] = last.last_error, last.last_error_ms
-        return found
+            figures["last_error"], figures["last_error_ms"] = last.last_error, last.last_error_ms
+        return figures
 
 
 def _watermark_ms(bolt: BoltTask) -> int | None:

@@ -213,10 +213,10 @@ class ThreadedSpout(OnThread, Spout):
         taken what the source emitted.
         """
         self._take_quiet()
-        found = self._called
+        called = self._called
         self._called = []
-        self._ordered -= len(found)
-        return found
+        self._ordered -= len(called)
+        return called
 
     @property
     def _is_quiet(self) -> bool:

@@ -175,7 +175,7 @@ class BoltTask(Task):
             # Rows are done or undone now. Runners with calls of another kind have marks of their
             # own, and a lazy state finds by its log what must stay in memory.
             self._kept_state.keep_changes()
-        return [(Tuple(*rows[place]), failure) for place, failure in failed]
+        return [(Tuple(*rows[index]), failure) for index, failure in failed]
 
     def execute_tuples(self, epoch: Epoch, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Run tuples, new ones or held ones that are tried again; returns failed ones."""
@@ -242,8 +242,8 @@ class BoltTask(Task):
         # Marks wait for those that have failed, whose holds are restored. One that was open when
         # the former owner ended runs as if for the first time, and follows the clock of the rows
         # before it.
-        for each in held:
-            self._keep(each)
+        for pending in held:
+            self._keep(pending)
         self.changed_held.clear()
         if self.time is not None:
             self.time.outlook.keep_holds(self.held)
@@ -303,7 +303,7 @@ class BoltTask(Task):
     def _is_watched(self) -> bool:
         """Return whether an observer sees every input."""
         # Most tasks have none: without the first test each turn pays for a generator.
-        return bool(self.observers) and any(each.sees_inputs for each in self.observers)
+        return bool(self.observers) and any(observer.sees_inputs for observer in self.observers)
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""

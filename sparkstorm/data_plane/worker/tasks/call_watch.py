@@ -132,6 +132,6 @@ class ThreadWatch:
             ):
                 continue
             self._told[task] = since_ms
-            place, stack = stack_of_thread(bolt.thread_ident)
-            text = f"hung: its thread has been inside one call for {(now_ms - since_ms) // 1000} s{place}"
+            where, stack = stack_of_thread(bolt.thread_ident)
+            text = f"hung: its thread has been inside one call for {(now_ms - since_ms) // 1000} s{where}"
             self._report(Failure(FailureKind.HUNG, text, component, task, traceback=stack))

@@ -88,7 +88,7 @@ class CircuitBreaker:
         """Return a sentence for each paused component and the activations seen, for the heartbeat;
         empty without any.
         """
-        sentences = [each.sentence for each in self._by_component.values() if each.sentence]
+        sentences = [state.sentence for state in self._by_component.values() if state.sentence]
         return {"paused": sentences, "activations": self._activations} if sentences else {}
 
     def follow(self, activations: int) -> None:
@@ -104,11 +104,11 @@ class CircuitBreaker:
         further tries.
         """
         self._is_open = False
-        for each in self._by_component.values():
-            each.since = each.executed
-            each.failed = each.given_up = 0
-            each.sentence = ""
-            for bolt, _ in each.bolts:
+        for state in self._by_component.values():
+            state.since = state.executed
+            state.failed = state.given_up = 0
+            state.sentence = ""
+            for bolt, _ in state.bolts:
                 bolt.set_paused(False)
 
     def note_try(self, component: str) -> None:
@@ -117,32 +117,32 @@ class CircuitBreaker:
 
     def note_failed(self, component: str) -> None:
         """Count an input whose first execution failed."""
-        each = self._by_component[component]
-        each.failed += 1
-        executed = each.executed - each.since
+        state = self._by_component[component]
+        state.failed += 1
+        executed = state.executed - state.since
         if self._share != NEVER and executed >= _WINDOW * self._count:
-            each.is_failing = each.failed >= float(self._share) * executed
+            state.is_failing = state.failed >= float(self._share) * executed
             # Inputs that were given up while most went well are no part of a new outage.
-            each.given_up = each.given_up if each.is_failing else 0
-            each.since = each.since + executed
-            each.failed = 0
+            state.given_up = state.given_up if state.is_failing else 0
+            state.since = state.since + executed
+            state.failed = 0
 
     def note_given_up(self, failure: Failure) -> None:
         """Count an input that was given up; pause its component when it was one too many."""
-        each = self._by_component[failure.component]
-        each.given_up += 1
+        state = self._by_component[failure.component]
+        state.given_up += 1
         # Once: inputs of the same call are still given up behind it, and the sentence names the
         # first cause.
-        if each.is_failing and each.given_up >= self._count and not each.sentence:
-            self._open(each, failure)
+        if state.is_failing and state.given_up >= self._count and not state.sentence:
+            self._open(state, failure)
 
-    def _open(self, each: _BreakerState, failure: Failure) -> None:
-        for bolt, _ in each.bolts:
+    def _open(self, state: _BreakerState, failure: Failure) -> None:
+        for bolt, _ in state.bolts:
             bolt.set_paused(True)
         self._is_open = True
-        each.sentence = (
-            f"bolt '{failure.component}' is paused: most of its inputs fail, and {each.given_up:,} were given up, the last by "
+        state.sentence = (
+            f"bolt '{failure.component}' is paused: most of its inputs fail, and {state.given_up:,} were given up, the last by "
             f"{failure.text[:_MOST_CHARS]}; when the cause is mended, `sparkstorm activate {self._name}` or new code goes on "
             "(topology.failure.pause.share)"
         )
-        self._report(Failure(FailureKind.SYSTEM, each.sentence, failure.component, failure.task))
+        self._report(Failure(FailureKind.SYSTEM, state.sentence, failure.component, failure.task))

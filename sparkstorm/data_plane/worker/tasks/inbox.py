@@ -57,19 +57,19 @@ class FrameRows(Sequence[Row]):
         return len(self._frame.values)
 
     @overload
-    def __getitem__(self, at: int) -> Row: ...
+    def __getitem__(self, index: int) -> Row: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[Row]: ...
+    def __getitem__(self, index: slice) -> list[Row]: ...
 
-    def __getitem__(self, at: int | slice) -> Row | list[Row]:
-        if isinstance(at, slice):
-            start, stop, _ = at.indices(len(self))
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(len(self))
             frame = self._frame
             return _join(frame.values, frame.roots, self._sources, frame.numbers, start, stop)
-        if at < 0:
-            at += len(self)
-        return self[at : at + 1][0]
+        if index < 0:
+            index += len(self)
+        return self[index : index + 1][0]
 
 
 def _join_plainly(
@@ -164,12 +164,12 @@ class Chunk:
         rows = self.rows
         return part_of(rows, start, stop) if self.is_batch else rows[start:stop]  # type: ignore[return-value]
 
-    def original(self, place: int) -> tuple[Any, ...]:
+    def original(self, index: int) -> tuple[Any, ...]:
         """Return the values of a row as they were before user code had them, once: decoded again,
         as few rows fail.
         """
         self._fresh = self._fresh or self._decode()
-        values: tuple[Any, ...] = unfold(part_of(self._fresh, place, place + 1))[0][0]
+        values: tuple[Any, ...] = unfold(part_of(self._fresh, index, index + 1))[0][0]
         return values
 
     def take_ended(self) -> Collection[int]:

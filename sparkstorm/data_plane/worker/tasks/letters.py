@@ -107,9 +107,9 @@ class Letters:
         """
         inputs = self._plan.topology.components[bolt.component].inputs
         groupings = (
-            each.grouping.fields
-            for each in inputs
-            if (each.component, each.stream) == (tup.component, tup.stream)
+            source.grouping.fields
+            for source in inputs
+            if (source.component, source.stream) == (tup.component, tup.stream)
         )
         own = getattr(getattr(bolt.runner, "bolt", None), "key_fields", ())
         if isinstance(tup, WindowTuple):
@@ -127,13 +127,13 @@ def own_settings(conf: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a topology that differ from the defaults; the user's own `app.` keys
     may be secrets and stay.
     """
-    known = keys()
+    known_keys = keys()
     return {
         name: value
         for name, value in conf.items()
         if name.startswith("topology.")
         and name != _LEFT_OUT
-        and name in known
-        and not known[name].secret
-        and value != known[name].default
+        and name in known_keys
+        and not known_keys[name].secret
+        and value != known_keys[name].default
     }

@@ -473,13 +473,13 @@ class SpoutTask:
         """Return (total, done) of the source in its own units; zeros when it has no such
         figures.
         """
-        found = self._asked("extent")
+        extent = self._asked("extent")
         try:
-            total, done = found
+            total, done = extent
             return int(total), int(done)
         except (TypeError, ValueError):
             raise WorkerFailedError(
-                f"spout '{self.component}': extent() returned {found!r:.80}, not (total, done)"
+                f"spout '{self.component}': extent() returned {extent!r:.80}, not (total, done)"
             ) from None
 
     def restore(self, position: Any) -> None:

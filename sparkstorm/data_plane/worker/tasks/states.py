@@ -68,7 +68,7 @@ def stored_state(
     refused: a lazy state may be larger than memory.
     """
     component = plan.component_by_task[task]
-    marks = [each["n"] for each in fields if "n" in each]
+    marks = [field["n"] for field in fields if "n" in field]
     settings = StateSettings.of(plan.conf, plan.topology.components[component].conf)
     is_strict = plan.is_strict or plan.is_careful
     # A simulation draws the backend by its seed, so that both are run by the same tests.
@@ -94,8 +94,8 @@ def stored_state(
         )
     if plan.is_strict:
         state.handed = []
-    for each in fields:
-        state.load(each.get("s", ()), each.get("d", ()))
+    for field in fields:
+        state.load(field.get("s", ()), field.get("d", ()))
     if isinstance(state, LazyState):
         # Only the last marks count: each holds the numbers of its commit.
         state.resume(marks[-1] if marks else None)
@@ -142,8 +142,8 @@ def expecting(
         return None
     own = tuple(getattr(bolt, "key_fields", ()))
     names_by_input = {
-        (each.component, each.stream): own or each.grouping.fields
-        for each in topology.components[component].inputs
+        (source.component, source.stream): own or source.grouping.fields
+        for source in topology.components[component].inputs
     }
     pick_by_source: dict[Source, Callable[[Any], Any] | None] = {}
 

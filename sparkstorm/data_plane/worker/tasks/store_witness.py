@@ -56,7 +56,7 @@ class StoreWitness:
     """
 
     def __init__(self, plan: WorkerPlan, claim: Claim, now_ms: int, report: ReportError) -> None:
-        known = plan.store_mark
+        mark = plan.store_mark
         self._step = claim.step
         self._time_ms = now_ms
         self._looked_ms = now_ms
@@ -66,8 +66,8 @@ class StoreWitness:
             claim.generation,
             claim.step,
             now_ms,
-            known.floor if known else 0,
-            known.losses if known else (),
+            mark.floor if mark else 0,
+            mark.losses if mark else (),
         )
         if claim.loss:
             self._mark = self._mark.with_loss(claim.loss)
@@ -113,8 +113,8 @@ class StoreWitness:
 
     def figures(self) -> dict[str, Any]:
         """Return the mark for a heartbeat."""
-        found = asdict(self.mark())
-        return {**found, "losses": list(found["losses"])}
+        figures = asdict(self.mark())
+        return {**figures, "losses": list(figures["losses"])}
 
 
 def expected_of(plan: WorkerPlan, ids: IdSource) -> Expected:

@@ -116,7 +116,10 @@ class TaskSet:
         """The turns of the load-aware shuffles of its tasks."""
         routes = [route for emitter in self.emitters for route in emitter.routes.values()]
         return [
-            each.ring for route in routes for each in route.subscriptions if each.ring is not None
+            subscription.ring
+            for route in routes
+            for subscription in route.subscriptions
+            if subscription.ring is not None
         ]
 
     def settle(self) -> None:
@@ -149,7 +152,7 @@ class TaskSet:
                 hook.shutdown()
             except USER_ERRORS as error:
                 component_by_task = {
-                    each.task: each.component for each in self.senders()
+                    sender.task: sender.component for sender in self.senders()
                 } or dict.fromkeys(self.ackers, ACKER)
                 task = min(component_by_task, default=0)
                 self.report_error(report_of(error, component_by_task.get(task, ACKER), task))
@@ -314,8 +317,8 @@ class TaskFactory:
         }
         return frozenset(
             stream
-            for stream, found in by_stream.items()
-            if any(self._takes_batches(id) for id, _ in found)
+            for stream, subscribers in by_stream.items()
+            if any(self._takes_batches(id) for id, _ in subscribers)
         )
 
     def _takes_batches(self, component: str) -> bool:
@@ -399,7 +402,7 @@ class TaskFactory:
                 decode_held(self._plan.codec, key, data, self.source, now_ms)
                 for key, data in sorted(record.held.items())
             ]
-        version = next((each["v"] for each in reversed(fields) if "v" in each), 1)
+        version = next((entry["v"] for entry in reversed(fields) if "v" in entry), 1)
         # Before `prepare`, which migrates a state of another version.
         made.resume(record.last_entry, held, version)
         context = self._context(task, component)
@@ -499,12 +502,14 @@ class TaskFactory:
         sink: TransactionalSink,
         component: str,
         fields: list[dict[str, Any]],
-        kept: MemoryState,
+        state: MemoryState,
     ) -> SinkRunner:
-        last = LastEpoch(*next((each["e"] for each in reversed(fields) if "e" in each), (0, None)))
+        last = LastEpoch(
+            *next((entry["e"] for entry in reversed(fields) if "e" in entry), (0, None))
+        )
         if type(last.number) is not int or last.number < 0:
             raise ValueError(f"the last epoch of a sink is {last.number!r:.40}")
-        store = SinkStore(self._plan.codec, kept, self.source, self._claim.generation)
+        store = SinkStore(self._plan.codec, state, self.source, self._claim.generation)
         return SinkRunner(sink, component, last, store, self._around.now_ms)
 
     def _state(self, bolt: Any, task: int, fields: list[dict[str, Any]]) -> MemoryState | None:
