@@ -76,9 +76,9 @@ class Key:
         bounds += [f"at most {self.max:g}"] if self.max is not None else []
         values = ", ".join(self.choices) if self.choices else ", ".join([self._expected(), *bounds])
         default = _in_a_line(self.default)
-        kept = ", kept secret" if self.secret else ""
+        secrecy = ", kept secret" if self.secret else ""
         scope = "each topology" if self.scope == "topology" else "the cluster"
-        text = f"{self.name}: {self.doc}\n    values: {values}\n    default: {default}; set for {scope}{kept}"
+        text = f"{self.name}: {self.doc}\n    values: {values}\n    default: {default}; set for {scope}{secrecy}"
         if self.example is None:
             return text
         return f"{text}\n    example: {_in_a_line({self.name: self.example})[1:-1]}"
@@ -249,12 +249,12 @@ def keys() -> Mapping[str, Key]:
     text = (
         resources.files("sparkstorm.common").joinpath("defaults.yaml").read_text(encoding="utf-8")
     )
-    found = {}
+    key_by_name = {}
     for scope, entries in yaml.load(text, _Loader).items():
         for name, fields in entries.items():
-            fields |= {each: tuple(fields.get(each, ())) for each in ("choices", "words")}
-            found[name] = Key(name=name, scope=scope, **fields)
-    return found
+            fields |= {field: tuple(fields.get(field, ())) for field in ("choices", "words")}
+            key_by_name[name] = Key(name=name, scope=scope, **fields)
+    return key_by_name
 
 
 @functools.cache
@@ -267,8 +267,8 @@ def unsupported_keys() -> Mapping[str, str]:
         .joinpath("unsupported.yaml")
         .read_text(encoding="utf-8")
     )
-    found: dict[str, str] = yaml.load(text, _Loader)
-    return found
+    reason_by_key: dict[str, str] = yaml.load(text, _Loader)
+    return reason_by_key
 
 
 @functools.cache
@@ -359,16 +359,16 @@ def explain(pattern: str) -> list[str]:
     Keys of Storm and JStorm that are not supported come with a replacement. InvalidConfigError when
     nothing has such a name, with the nearest key.
     """
-    found = [key.text() for key in keys().values() if fnmatch.fnmatchcase(key.name, pattern)]
+    texts = [key.text() for key in keys().values() if fnmatch.fnmatchcase(key.name, pattern)]
     rest = unsupported_keys()
-    found += [
+    texts += [
         f"{name}: not supported: {rest[name]}"
         for name in rest
         if fnmatch.fnmatchcase(name, pattern)
     ]
-    if not found:
+    if not texts:
         raise InvalidConfigError(f"no key is named {pattern}{_suggestion(pattern)}")
-    return found
+    return texts
 
 
 def unsupported_among(names: Iterable[str]) -> list[str]:
@@ -393,14 +393,12 @@ def parse_override(argument: str) -> tuple[str, Value]:
             (f"{key}{_HIDDEN}" for key in secret_keys() if argument.startswith(key)), argument
         )
         raise InvalidConfigError(f"-c {shown}: expected key=value")
-    known = keys().get(name)
-    if known is not None and known.type == "string" and text not in ("", "~", "null"):
+    key = keys().get(name)
+    if key is not None and key.type == "string" and text not in ("", "~", "null"):
         # a name such as 007 or `no` stays what was typed
-        return name, _check_one(name, text, f"-c {name}={_HIDDEN if known.secret else text}")
+        return name, _check_one(name, text, f"-c {name}={_HIDDEN if key.secret else text}")
     # misspelled
-    is_secret = (
-        known.secret if known else bool(difflib.get_close_matches(name, secret_keys(), 1, 0.7))
-    )
+    is_secret = key.secret if key else bool(difflib.get_close_matches(name, secret_keys(), 1, 0.7))
     source = f"-c {name}={_HIDDEN if is_secret else text}"
     _refuse_hostile(text, source)
     try:
@@ -449,17 +447,17 @@ def _plain(value: Value, where: str, depth: int) -> Value:
 
 
 def _nested_hint(name: str, value: Value) -> str:
-    if isinstance(value, dict) and any(known.startswith(f"{name}.") for known in keys()):
+    if isinstance(value, dict) and any(key.startswith(f"{name}.") for key in keys()):
         inner = next(iter(value), "key")
         return f": keys are written whole, as in `{name}.{inner}: …`"
     return ""
 
 
 def _suggestion(name: str) -> str:
-    known = keys()
+    known_keys = keys()
     near = sorted(
-        (key for key in known if key.endswith(f".{name}")), key=len
-    ) or difflib.get_close_matches(name, known, 1, 0.7)
+        (key for key in known_keys if key.endswith(f".{name}")), key=len
+    ) or difflib.get_close_matches(name, known_keys, 1, 0.7)
     return f"; did you mean {near[0]}?" if near else f" (keys of your own begin with {OWN_PREFIX})"
 
 

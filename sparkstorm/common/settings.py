@@ -56,12 +56,12 @@ def _keys_of(kind: type[Settings]) -> Mapping[str, str]:
 def _value(
     name: str, conf: Mapping[str, Any], own: Mapping[str, Any], in_range: bool = True
 ) -> Any:
-    known = keys()[name]
+    key = keys()[name]
     value = own.get(name)
-    value = conf.get(name, known.default) if value is None else value
-    if problem := known.problem(value, in_range):
+    value = conf.get(name, key.default) if value is None else value
+    if problem := key.problem(value, in_range):
         raise InvalidConfigError(f"{name}: {problem}")
-    return milliseconds(known, value) if known.is_time and value is not None else value
+    return milliseconds(key, value) if key.is_time and value is not None else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ class Executor:
 
 def version_of(text: str) -> tuple[int, ...]:
     """Return the numbers at the beginning of a version: of "4.0.5.dev1" 4, 0 and 5."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 VERSION: Final = version_of(pyspark.__version__)
@@ -247,12 +247,12 @@ def splits_of(rows: Any) -> list[list[tuple[str, int]]] | None:
     """Return the files of each partition of an RDD that reads files and nothing else, as URL and
     first byte; None for any other RDD.
     """
-    found = []
+    splits = []
     for partition in rows.partitions():
         if partition.getClass().getSimpleName() != "FilePartition":
             return None
-        found.append([(file.filePath().urlEncoded(), file.start()) for file in partition.files()])
-    return found
+        splits.append([(file.filePath().urlEncoded(), file.start()) for file in partition.files()])
+    return splits
 
 
 # A second thread would take the settings of the first for the session's own, and put those back.
@@ -300,7 +300,7 @@ def one_split_a_partition(frame: DataFrame) -> Iterator[int]:
 
 
 def _as_list(seq: Any) -> list[Any]:
-    return [seq.apply(place) for place in range(seq.size())]
+    return [seq.apply(index) for index in range(seq.size())]
 
 
 def reordered(frame: DataFrame, rows: Any, order: Sequence[int]) -> Any:
@@ -351,8 +351,8 @@ def _joined_once(frame: DataFrame, rows: Any, count: int, groups: int) -> Any:
     # Sizes differ by one at most: a group of twice the size would be the last task of the stage.
     starts = [group * (count // groups) + min(group, count % groups) for group in range(groups + 1)]
     layers = []
-    for place in range(-(-count // groups)):
-        numbers = [start + place for start, end in pairwise(starts) if start + place < end]
+    for offset in range(-(-count // groups)):
+        numbers = [start + offset for start, end in pairwise(starts) if start + offset < end]
         layer = pruned.create(rows, as_seq(numbers).toSet())
         lacking = groups - len(numbers)
         layers.append(
@@ -371,7 +371,8 @@ def dealt_by_id(frame: DataFrame, width: int, place: Column) -> DataFrame:
         return dealt
     # Without that operator a number is given whose hash, by which Spark deals rows, is that place
     key = sf.element_at(
-        sf.array(*(sf.lit(each).cast("bigint") for each in keys_by_place(width))), place + sf.lit(1)
+        sf.array(*(sf.lit(number).cast("bigint") for number in keys_by_place(width))),
+        place + sf.lit(1),
     )
     return frame.repartition(width, key)
 
@@ -381,12 +382,12 @@ def keys_by_place(width: int) -> tuple[int, ...]:
     """Return the least whole number that Spark's hash partitioning brings to each of `width`
     partitions, as BIGINT.
     """
-    found: dict[int, int] = {}
+    key_by_place: dict[int, int] = {}
     number = 0
-    while len(found) < width:
-        found.setdefault(stable_hash(number) % width, number)
+    while len(key_by_place) < width:
+        key_by_place.setdefault(stable_hash(number) % width, number)
         number += 1
-    return tuple(found[place] for place in range(width))
+    return tuple(key_by_place[place] for place in range(width))
 
 
 # -- executors -------------------------------------------------------------------------------------
@@ -397,19 +398,19 @@ def executors_of(sc: SparkContext) -> list[Executor]:
     master.
     """
     per_task = cores_per_task(sc)
-    found = []
+    executors = []
     for summary in _summaries(sc):
         # the port is there when the executor's block manager has registered
         host = _PORT.sub("", summary.hostPort() or "")
         if host and summary.id() != "driver" and not summary.isExcluded():
-            found.append(Executor(summary.id(), host, int(summary.totalCores()) // per_task))
-    return sorted(found)
+            executors.append(Executor(summary.id(), host, int(summary.totalCores()) // per_task))
+    return sorted(executors)
 
 
 def task_slots(sc: SparkContext) -> int:
     """Return how many tasks the cores of all known executors can run at once."""
     per_task = cores_per_task(sc)
-    return sum(int(each.totalCores()) // per_task for each in _summaries(sc))
+    return sum(int(summary.totalCores()) // per_task for summary in _summaries(sc))
 
 
 def cores_per_task(sc: SparkContext) -> int:
@@ -420,22 +421,22 @@ def cores_per_task(sc: SparkContext) -> int:
 def _summaries(sc: SparkContext) -> list[Any]:
     java: Any = sc._jsc
     listed = java.sc().statusStore().executorList(True)
-    return [listed.apply(at) for at in range(listed.size())]
+    return [listed.apply(index) for index in range(listed.size())]
 
 
-def one_partition(sc: SparkContext, at: Executor | None) -> "RDD[Any]":
+def one_partition(sc: SparkContext, executor: Executor | None) -> "RDD[Any]":
     """Return an RDD of one partition that Spark computes on that executor, if a core of it is free
     in time.
 
     Spark waits `spark.locality.wait` for the core and takes any other then.
     """
-    if at is None:
+    if executor is None:
         return sc.parallelize([0], 1)
     jvm: Any = sc._jvm
     java: Any = sc._jsc
     # Spark reads this form of a location as an executor; the name of a host alone would admit its
     # other executors too
-    places = jvm.PythonUtils.toSeq([f"executor_{at.host}_{at.id}"])
+    places = jvm.PythonUtils.toSeq([f"executor_{executor.host}_{executor.id}"])
     rows = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(b"", places)])
     rdd = java.sc().makeRDD(rows, jvm.scala.reflect.ClassTag.Any())
     return RDD(rdd.toJavaRDD(), sc, NoOpSerializer())
@@ -456,7 +457,7 @@ def executor_of_group(sc: SparkContext, group: str) -> str | None:
         tasks = store.taskList(stage, 0, 100)
         running = [
             task
-            for task in (tasks.apply(at) for at in range(tasks.size()))
+            for task in (tasks.apply(index) for index in range(tasks.size()))
             if task.status() == "RUNNING"
         ]
         if running:

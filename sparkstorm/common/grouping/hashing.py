@@ -68,10 +68,10 @@ def _hash_of_long(number: int, seed: int) -> int:
 
 def _plain_hash_of_bytes(data: bytes, seed: int) -> int:
     """Return the hash of bytes: Spark's `hashUnsafeBytes`, whose last bytes are mixed one by one."""
-    whole = len(data) & ~3
-    for (word,) in struct.iter_unpack("<I", data[:whole]):
+    aligned = len(data) & ~3
+    for (word,) in struct.iter_unpack("<I", data[:aligned]):
         seed = _mixed(seed, word)
-    for (byte,) in struct.iter_unpack("b", data[whole:]):
+    for (byte,) in struct.iter_unpack("b", data[aligned:]):
         seed = _mixed(seed, byte & _BITS)
     return _finished(seed, len(data))
 
@@ -159,9 +159,9 @@ def _further_bytes(value: Any) -> bytes:
 
 def _plain_number(value: Decimal) -> int | float | Decimal:
     """Return the whole number or float that equals a decimal; else the decimal."""
-    whole = whole_of(value)
-    if whole is not None:
-        return whole
+    number = whole_of(value)
+    if number is not None:
+        return number
     close = float(value)
     return close if close != close or Decimal.from_float(close) == value else value
 

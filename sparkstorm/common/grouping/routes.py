@@ -165,19 +165,19 @@ def _in_runs(rows: Sequence[Rows], seed: int, most: int) -> PickOne:
     if len(rows) == 1:
         return always(rows[0])
     count = len(rows)
-    at = (seed - 1) % count
+    index = (seed - 1) % count
     if core is not None:
-        return core.Pick(_IN_RUNS, at, tuple(rows), most)  # type: ignore[no-any-return]
-    left = [most] * count
+        return core.Pick(_IN_RUNS, index, tuple(rows), most)  # type: ignore[no-any-return]
+    room = [most] * count
 
     def pick(values: tuple[Any, ...]) -> Rows:
-        nonlocal at
-        if not rows[at] or not left[at]:
-            if not any(left):
-                left[:] = [most] * count
-            at = next(n % count for n in range(at + 1, at + 1 + count) if left[n % count])
-        left[at] -= 1
-        return rows[at]
+        nonlocal index
+        if not rows[index] or not room[index]:
+            if not any(room):
+                room[:] = [most] * count
+            index = next(n % count for n in range(index + 1, index + 1 + count) if room[n % count])
+        room[index] -= 1
+        return rows[index]
 
     return pick
 
@@ -208,18 +208,18 @@ def _by_key(positions: Sequence[int], rows: Sequence[Rows], place: Callable[[Any
 
     def pick(key: Any) -> Rows:
         try:
-            found = find(key)
+            chosen = find(key)
         except TypeError:
-            found = None
-        return choose(key) if found is None else found
+            chosen = None
+        return choose(key) if chosen is None else chosen
 
     def pick_by_one(values: tuple[Any, ...]) -> Rows:
         key = values[position]
         try:
-            found = find(key)
+            chosen = find(key)
         except TypeError:
-            found = None
-        return choose(key) if found is None else found
+            chosen = None
+        return choose(key) if chosen is None else chosen
 
     position = positions[0]
     if len(positions) == 1:

@@ -115,7 +115,9 @@ class Assignment:
 
     def executors_at(self, slot: WorkerSlot) -> list[ExecutorId]:
         """Return the executors of one slot, sorted."""
-        return sorted(executor for executor, at in self.slot_by_executor.items() if at == slot)
+        return sorted(
+            executor for executor, placed in self.slot_by_executor.items() if placed == slot
+        )
 
 
 def grouped_by_slot(
@@ -308,13 +310,17 @@ def movement(
 ) -> Movement:
     """Compare two placements of one topology."""
     return Movement(
-        stayed=tuple(sorted(each for each, slot in after.items() if before.get(each) == slot)),
+        stayed=tuple(
+            sorted(executor for executor, slot in after.items() if before.get(executor) == slot)
+        ),
         moved=tuple(
             sorted(
-                (each, before.get(each), slot)
-                for each, slot in after.items()
-                if before.get(each) != slot
+                (executor, before.get(executor), slot)
+                for executor, slot in after.items()
+                if before.get(executor) != slot
             )
         ),
-        dropped=tuple(sorted((each, slot) for each, slot in before.items() if each not in after)),
+        dropped=tuple(
+            sorted((executor, slot) for executor, slot in before.items() if executor not in after)
+        ),
     )

@@ -22,18 +22,18 @@ def _load() -> tuple[ModuleType | None, str]:
     if os.environ.get("SPARKSTORM_PURE", "") not in ("", "0"):
         return None, "plain Python (SPARKSTORM_PURE is set)"
     try:
-        found = import_module("sparkstorm.common.model._core")
+        module = import_module("sparkstorm.common.model._core")
     except ImportError:
         return (
             None,
             "plain Python (the compiled core was not built: no C compiler or no Python headers at installation)",
         )
-    if found.VERSION != VERSION:
+    if module.VERSION != VERSION:
         return (
             None,
-            f"plain Python (the compiled core is of version {found.VERSION}, not {VERSION}: install again)",
+            f"plain Python (the compiled core is of version {module.VERSION}, not {VERSION}: install again)",
         )
-    return found, "compiled core"
+    return module, "compiled core"
 
 
 core: Any

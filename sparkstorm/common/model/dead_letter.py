@@ -128,9 +128,9 @@ class DeadLetter:
     def from_record(cls, record: Any) -> DeadLetter:
         """Read a mapping from outside; StoreInconsistentError names what is wrong with it."""
         try:
-            known = dict(record)
-            failure = known.pop("failure")
-            letter = cls(Failure.from_row([failure[name] for name in _FAILURE]), **known)
+            fields = dict(record)
+            failure = fields.pop("failure")
+            letter = cls(Failure.from_row([failure[name] for name in _FAILURE]), **fields)
             return _checked(letter)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StoreInconsistentError(
@@ -195,7 +195,7 @@ def _checked(letter: DeadLetter) -> DeadLetter:
         type(root) is not int for root in letter.roots
     ):
         raise ValueError("its roots are no list of numbers")
-    pairs = None if letter.state is None else tuple(_pair(each) for each in letter.state)
+    pairs = None if letter.state is None else tuple(_pair(pair) for pair in letter.state)
     fields = tuple(letter.fields)
     values = tuple(letter.values)
     roots = tuple(letter.roots)

@@ -83,17 +83,17 @@ class Failure:
         """The failure's group. The text of an error may contain the value; its type and line do
         not.
         """
-        place = _PLACE.search(self.text)
+        match = _PLACE.search(self.text)
         error = _ERROR.match(self.text)
-        if error is not None and (place is not None or error[0].endswith(_KNOWN_ENDINGS)):
-            return Cause(self.component, error[0], place[1] if place else "")
+        if error is not None and (match is not None or error[0].endswith(_KNOWN_ENDINGS)):
+            return Cause(self.component, error[0], match[1] if match else "")
         if (
-            place is not None
+            match is not None
             and self.kind is not FailureKind.SYSTEM
             and (named := _PREFIXED.search(self.text))
         ):
             # of a tick, or of a window with its key
-            return Cause(self.component, named[1], place[1])
+            return Cause(self.component, named[1], match[1])
         return Cause(self.component, _VARYING.sub("*", self.text)[:100], "")
 
     @property
@@ -129,7 +129,7 @@ class Failure:
         return cls(FailureKind(row[0]), *row[1:])
 
 
-_PLAIN = tuple(each.name for each in fields(Failure))[:-1]
+_PLAIN = tuple(failure_field.name for failure_field in fields(Failure))[:-1]
 _KINDS = (str, str, str, int, str, str, int, str, str, dict)
 
 
@@ -144,21 +144,21 @@ class FailureGroup:
     newest: Failure | None
 
 
-def group_failures(counts: Mapping[Cause, int], kept: Iterable[Failure]) -> list[FailureGroup]:
+def group_failures(counts: Mapping[Cause, int], failures: Iterable[Failure]) -> list[FailureGroup]:
     """Return groups, the largest first; a cause that no worker counts (a death) counts its kept
     records.
     """
     newest: dict[Cause, Failure] = {}
     records: dict[Cause, int] = {}
-    for failure in sorted(kept, key=lambda each: each.time_ms):
+    for failure in sorted(failures, key=lambda failure: failure.time_ms):
         if failure.kind is not FailureKind.PARKED:
             newest[failure.cause] = failure
             records[failure.cause] = records.get(failure.cause, 0) + 1
-    found = [
+    groups = [
         FailureGroup(cause, count, newest.get(cause))
         for cause, count in {**records, **counts}.items()
     ]
-    return sorted(found, key=lambda group: (-group.count, str(group.cause)))
+    return sorted(groups, key=lambda group: (-group.count, str(group.cause)))
 
 
 def killed(deaths: int, end: str = "") -> Failure:
@@ -179,15 +179,15 @@ def pack_failures(failures: Mapping[int, Failure]) -> list[Any]:
     place_by_id: dict[int, int] = {}
     rows: list[list[Any]] = []
     place_by_root: dict[int, int] = {}
-    at = _PLAIN.index("traceback")
+    column = _PLAIN.index("traceback")
     for root, failure in failures.items():
-        place = place_by_id.get(id(failure))
-        if place is None:
-            place = place_by_id[id(failure)] = len(rows)
+        index = place_by_id.get(id(failure))
+        if index is None:
+            index = place_by_id[id(failure)] = len(rows)
             row = failure.to_row()
-            row[at] = tracebacks.setdefault(failure.traceback, len(tracebacks))
+            row[column] = tracebacks.setdefault(failure.traceback, len(tracebacks))
             rows.append(row)
-        place_by_root[root] = place
+        place_by_root[root] = index
     return [list(tracebacks), rows, place_by_root]
 
 
@@ -200,22 +200,22 @@ def unpack_failures(value: Any, root_limit: int) -> dict[int, Failure]:
     tracebacks, rows, place_by_root = value
     if any(type(root) is not int or not 0 < root < root_limit for root in place_by_root):
         raise ValueError("failures are not kept by root")
-    found = list(_with_tracebacks(tracebacks, rows))
+    failures = list(_with_tracebacks(tracebacks, rows))
     if any(
-        type(place) is not int or not 0 <= place < len(found) for place in place_by_root.values()
+        type(index) is not int or not 0 <= index < len(failures) for index in place_by_root.values()
     ):
         raise ValueError("a root has no failure")
-    return {root: found[place] for root, place in place_by_root.items()}
+    return {root: failures[index] for root, index in place_by_root.items()}
 
 
 def _with_tracebacks(tracebacks: list[Any], rows: Iterable[Any]) -> Iterable[Failure]:
-    at = _PLAIN.index("traceback")
+    column = _PLAIN.index("traceback")
     for row in rows:
         if (
             type(row) is not list
             or len(row) != len(_KINDS)
-            or type(row[at]) is not int
-            or not 0 <= row[at] < len(tracebacks)
+            or type(row[column]) is not int
+            or not 0 <= row[column] < len(tracebacks)
         ):
             raise ValueError(f"{show(row)} is no failure")
-        yield Failure.from_row([*row[:at], tracebacks[row[at]], *row[at + 1 :]])
+        yield Failure.from_row([*row[:column], tracebacks[row[column]], *row[column + 1 :]])

@@ -45,7 +45,7 @@ def shown(line: str) -> str:
     """Return a line without control characters: user code may write any text, and a terminal
     carries out some of it.
     """
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", line.rstrip("\r"))
+    return _UNSAFE.sub(lambda match: f"\\x{ord(match[0]):02x}", line.rstrip("\r"))
 
 
 def name_to_node(name: str) -> str:
@@ -90,8 +90,8 @@ def machine_of_node(node: str) -> str:
     """Return what the nodes of all drivers on one machine have in common: `w1` of `w1` and of
     `w1@2`.
     """
-    machine, at, number = node.rpartition("@")
-    return machine if at and number.isascii() and number.isdecimal() else node
+    machine, separator, number = node.rpartition("@")
+    return machine if separator and number.isascii() and number.isdecimal() else node
 
 
 def driver_of_node(node: str) -> int:

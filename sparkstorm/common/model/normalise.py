@@ -69,7 +69,9 @@ def normalise_topology(topology: Topology, total_conf: Mapping[str, Any]) -> Top
     """Return the topology with definite parallelism and tasks: overrides by key applied, never
     above the cap (S0.36).
     """
-    return Topology({each.id: _normalise_component(each, total_conf) for each in topology})
+    return Topology(
+        {component.id: _normalise_component(component, total_conf) for component in topology}
+    )
 
 
 def _normalise_component(component: Component, conf: Mapping[str, Any]) -> Component:

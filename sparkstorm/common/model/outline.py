@@ -58,22 +58,24 @@ def outline_of(topology: Topology, conf: Mapping[str, JsonValue]) -> TopologyOut
     """Return the outline of a user's topology under its normalised conf, with the system's
     components.
     """
-    whole = system_topology(topology, conf)
+    with_system = system_topology(topology, conf)
     components = {
-        each.id: ComponentOutline(
-            each.kind,
-            dict(each.conf),
+        component.id: ComponentOutline(
+            component.kind,
+            dict(component.conf),
             tuple(
-                InputOutline(one.component, one.stream, one.grouping.kind, one.grouping.fields)
-                for one in each.inputs
+                InputOutline(
+                    source.component, source.stream, source.grouping.kind, source.grouping.fields
+                )
+                for source in component.inputs
             ),
-            {name: stream.fields for name, stream in each.streams.items()},
-            getattr(each.instance, "state_version", 0),
-            StateSettings.of(conf, each.conf).backend
-            if hasattr(each.instance, "state_version")
+            {name: stream.fields for name, stream in component.streams.items()},
+            getattr(component.instance, "state_version", 0),
+            StateSettings.of(conf, component.conf).backend
+            if hasattr(component.instance, "state_version")
             else "",
         )
-        for each in whole
+        for component in with_system
     }
     component_by_task = number_tasks(topology, conf)
     if not component_by_task:

@@ -57,9 +57,9 @@ def decode_record(kind: type[RecordT], data: bytes, path: str) -> RecordT:
 
 def _check_envelope(kind: type[object], fields: dict[str, object]) -> None:
     for name, wanted in ((_VERSION_FIELD, FORMAT_VERSION), (_KIND_FIELD, kind.__name__)):
-        found = fields.pop(name, None)
-        if found != wanted or type(found) is not type(wanted):
-            raise UnfitValueError(f"expected {wanted}, got {show(found)}", name)
+        actual = fields.pop(name, None)
+        if actual != wanted or type(actual) is not type(wanted):
+            raise UnfitValueError(f"expected {wanted}, got {show(actual)}", name)
 
 
 def _refuse_constant(name: str) -> object:

@@ -71,8 +71,8 @@ def split_roots(roots: Roots) -> Roots:
     """
     if not isinstance(roots, tuple):
         return split(roots)
-    found = tuple(dict.fromkeys(map(split, roots)))
-    return found if len(found) > 1 else found[0]
+    distinct = tuple(dict.fromkeys(map(split, roots)))
+    return distinct if len(distinct) > 1 else distinct[0]
 
 
 def batch_of(root: int) -> int:

@@ -73,10 +73,10 @@ def regions_of(conf: Mapping[str, Any], where: str) -> tuple[SharedMemory, ...]:
 
 def check_regions(conf_by_component: Iterable[tuple[str, Mapping[str, Any]]], where: str) -> None:
     """Raise InvalidTopologyError if a region is malformed or has two sizes within one topology."""
-    known: dict[str, tuple[str, SharedMemory]] = {}
+    first_by_name: dict[str, tuple[str, SharedMemory]] = {}
     for component, conf in conf_by_component:
         for region in regions_of(conf, f"{where}component '{component}'"):
-            first, other = known.setdefault(region.name, (component, region))
+            first, other = first_by_name.setdefault(region.name, (component, region))
             if other != region:
                 raise InvalidTopologyError(
                     f"{where}component '{component}': shared memory {show(region.name)} differs from that of component '{first}'; "

@@ -142,7 +142,7 @@ def whole(least: int = 0, most: int = 2**31 - 1) -> Reader:
 
 def one_of(choices: Collection[str] | type[StrEnum]) -> Reader:
     """Return a reader of one of these texts; of the members, where they are an enum's."""
-    names = [str(each) for each in choices]
+    names = [str(choice) for choice in choices]
 
     def read(value: object) -> str:
         if value not in names:
@@ -193,12 +193,12 @@ def _record_reader(kind: type, needs_all: bool) -> Reader:
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {field.metadata.get("key", field.name): field for field in dataclasses.fields(kind)}
     readers = {key: reader_of(hints[field.name], needs_all) for key, field in fields.items()}
-    later = {key for key, each in fields.items() if ADDED_LATER.items() <= each.metadata.items()}
+    later = {key for key, field in fields.items() if ADDED_LATER.items() <= field.metadata.items()}
     required = [
         key
-        for key, each in fields.items()
+        for key, field in fields.items()
         if (needs_all and key not in later)
-        or each.default is each.default_factory is dataclasses.MISSING
+        or field.default is field.default_factory is dataclasses.MISSING
     ]
 
     def read(value: object) -> object:
@@ -210,13 +210,13 @@ def _record_reader(kind: type, needs_all: bool) -> Reader:
         if unknown := value.keys() - readers.keys():
             name = min(unknown)
             raise UnfitValueError(f"unknown field {show(name)}{near_name(name, readers)}")
-        found = {}
-        for key, each in value.items():
+        values = {}
+        for key, item in value.items():
             try:
-                found[fields[key].name] = readers[key](each)
+                values[fields[key].name] = readers[key](item)
             except UnfitValueError as error:
                 raise error.inside(key) from error.__cause__
-        return kind(**found)
+        return kind(**values)
 
     return read
 
@@ -229,13 +229,13 @@ def _tuple_reader(reader: Reader) -> Reader:
     def read(value: object) -> object:
         if not isinstance(value, list):
             raise expected("a list", value)
-        found = []
-        for at, each in enumerate(value):
+        items = []
+        for index, item in enumerate(value):
             try:
-                found.append(reader(each))
+                items.append(reader(item))
             except UnfitValueError as error:
-                raise error.inside(at) from error.__cause__
-        return tuple(found)
+                raise error.inside(index) from error.__cause__
+        return tuple(items)
 
     return read
 
@@ -244,14 +244,14 @@ def _mapping_reader(read_key: Reader, reader: Reader) -> Reader:
     def read(value: object) -> object:
         if not isinstance(value, dict):
             raise expected("an object", value)
-        found = {}
-        for key, each in value.items():
+        entries = {}
+        for key, item in value.items():
             name = read_key(key)
             try:
-                found[name] = reader(each)
+                entries[name] = reader(item)
             except UnfitValueError as error:
                 raise error.inside(key) from error.__cause__
-        return found
+        return entries
 
     return read
 
@@ -287,11 +287,11 @@ def _check_json(value: object, depth: int) -> None:
     if depth > _DEPTH_LIMIT:
         raise UnfitValueError(f"nested deeper than {_DEPTH_LIMIT} levels")
     if isinstance(value, dict):
-        for each in value.values():
-            _check_json(each, depth + 1)
+        for item in value.values():
+            _check_json(item, depth + 1)
     elif isinstance(value, list):
-        for each in value:
-            _check_json(each, depth + 1)
+        for item in value:
+            _check_json(item, depth + 1)
     elif not (
         value is None
         or isinstance(value, (int, str))

@@ -102,8 +102,10 @@ def gather(
     Of a task that two workers have beaten for, the newer placement counts, then the newer
     heartbeat.
     """
-    found: dict[int, TaskBeat] = {}
-    for beat in sorted(beats, key=lambda each: (each.assignment_version, each.time_ms)):
+    beat_by_task: dict[int, TaskBeat] = {}
+    for beat in sorted(
+        beats, key=lambda worker_beat: (worker_beat.assignment_version, worker_beat.time_ms)
+    ):
         for executor, stats in beat.stats_by_executor.items():
             if not isinstance(stats, Mapping):
                 continue
@@ -111,14 +113,16 @@ def gather(
             for task in executor.tasks:
                 of_task = own.get(str(task), {}) if isinstance(own, Mapping) else stats
                 if task in component_by_task and isinstance(of_task, Mapping):
-                    found[task] = _task_beat(beat, executor, component_by_task[task], of_task)
-    if len(found) > _MOST_DETAILED:
-        found = {
-            task: replace(each, execute_us={}, process_us={}, last_error="")
-            for task, each in found.items()
+                    beat_by_task[task] = _task_beat(
+                        beat, executor, component_by_task[task], of_task
+                    )
+    if len(beat_by_task) > _MOST_DETAILED:
+        beat_by_task = {
+            task: replace(beat, execute_us={}, process_us={}, last_error="")
+            for task, beat in beat_by_task.items()
         }
     master = master_task(component_by_task)
-    return TaskBeats(topology_id, master, now_ms, dict(sorted(found.items())))
+    return TaskBeats(topology_id, master, now_ms, dict(sorted(beat_by_task.items())))
 
 
 def _task_beat(

@@ -108,7 +108,9 @@ def compute_executors(
         blocks = partition_fixed(cells, tasks)
         # Larger shares first, as the blocks are: none has more executors than tasks.
         for block, share in zip(blocks, shares(count, len(blocks)), strict=True):
-            executors += [ExecutorId(one[0], one[-1]) for one in partition_fixed(share, block)]
+            executors += [
+                ExecutorId(group[0], group[-1]) for group in partition_fixed(share, block)
+            ]
     return sorted(executors)
 
 
@@ -125,16 +127,16 @@ def cell_by_task(component_by_task: Mapping[int, str], cells: int) -> dict[int, 
     It follows from the tasks alone, which never change: each process computes the same, and nothing
     is stored. Left out: blocks by executors, whose number a rebalance changes.
     """
-    found: dict[int, int] = {}
+    task_cells: dict[int, int] = {}
     turn = 0
     for tasks in tasks_by_component(component_by_task).values():
         if len(tasks) < cells:
-            found.update((task, (turn + at) % cells) for at, task in enumerate(tasks))
+            task_cells.update((task, (turn + index) % cells) for index, task in enumerate(tasks))
             turn += len(tasks)
             continue
         for cell, block in enumerate(partition_fixed(cells, tasks)):
-            found.update(dict.fromkeys(block, cell))
-    return found
+            task_cells.update(dict.fromkeys(block, cell))
+    return task_cells
 
 
 def check_cells(

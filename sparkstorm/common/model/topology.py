@@ -307,15 +307,15 @@ def _validate_subscription(
     where = f"component '{component.id}'"
     source = topology.components.get(subscription.component)
     if source is None:
-        known = ", ".join(sorted(topology.components))
+        names = ", ".join(sorted(topology.components))
         raise InvalidTopologyError(
-            f"{where} subscribes to unknown component '{subscription.component}'; there are {known}"
+            f"{where} subscribes to unknown component '{subscription.component}'; there are {names}"
         )
     stream = source.streams.get(subscription.stream)
     if stream is None:
-        known = ", ".join(sorted(source.streams)) or "none"
+        names = ", ".join(sorted(source.streams)) or "none"
         raise InvalidTopologyError(
-            f"{where} subscribes to stream '{subscription.stream}' of '{source.id}', which declares {known}"
+            f"{where} subscribes to stream '{subscription.stream}' of '{source.id}', which declares {names}"
         )
     missing = [f for f in subscription.grouping.fields if f not in stream.fields]
     if missing:

@@ -150,8 +150,8 @@ if core is not None:
 def tuples_of(rows: Sequence[tuple[tuple[Any, ...], Roots, Source]]) -> list[Tuple]:
     """Return a tuple of each row (values, roots, source)."""
     if core is not None and type(rows) is list:
-        found: list[Tuple] = core.tuples(rows, Tuple)
-        return found
+        tuples: list[Tuple] = core.tuples(rows, Tuple)
+        return tuples
     return [Tuple(*row) for row in rows]
 
 
@@ -161,9 +161,9 @@ def each_root(roots: Roots) -> tuple[int, ...]:
 
 def union_roots(roots: Iterable[Roots]) -> Roots:
     """Return the roots of a tuple that is anchored to tuples with these roots."""
-    found: dict[int, None] = {}
+    distinct: dict[int, None] = {}
     for of_anchor in roots:
         for root in each_root(of_anchor):
             if root:
-                found[root] = None
-    return tuple(found) if len(found) > 1 else next(iter(found), 0)
+                distinct[root] = None
+    return tuple(distinct) if len(distinct) > 1 else next(iter(distinct), 0)

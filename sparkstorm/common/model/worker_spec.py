@@ -89,7 +89,7 @@ class RedisAddress:
 
 
 def _hosts(places: Sequence[str]) -> list[tuple[str, int]]:
-    parts = [each.rpartition(":") for each in places]
+    parts = [place.rpartition(":") for place in places]
     return [(host.strip("[]"), int(port)) for host, _, port in parts]
 
 
@@ -119,12 +119,12 @@ class RedisStores:
         for other in self.others:
             if other.name == store:
                 return other
-        raise unknown_store(topology_id, store, [each.name for each in self.all()])
+        raise unknown_store(topology_id, store, [address.name for address in self.all()])
 
 
-def unknown_store(topology_id: str, store: str, known: Sequence[str]) -> StoreInconsistentError:
+def unknown_store(topology_id: str, store: str, names: Sequence[str]) -> StoreInconsistentError:
     """Return the error of a topology whose store is not among the known ones."""
-    there = ", ".join(name for name in known if name) or "one store without a name"
+    there = ", ".join(name for name in names if name) or "one store without a name"
     return StoreInconsistentError(
         f"the data of {topology_id} are in the store {store!r}, which is not known here ({there}): put it back into "
         "sparkstorm.redis.urls under that name and start the driver again; a client needs the cluster's present connection.json"

@@ -63,33 +63,36 @@ def redis_stores(conf: Conf) -> RedisStores | None:
                 parse_redis_url(settings.redis_url, password, files), sentinel_password=of_sentinels
             )
         )
-    found: list[RedisAddress] = []
+    stores: list[RedisAddress] = []
     for number, url in enumerate(settings.own_redis(), 1):
         where = f"sparkstorm.redis.urls, number {number}"
         if not isinstance(url, str):
             raise InvalidConfigError(f"{where}: expected the URL of a Redis as a text")
-        at = replace(parse_redis_url(url, password, files, where), sentinel_password=of_sentinels)
-        at = (
-            at
-            if at.name
+        address = replace(
+            parse_redis_url(url, password, files, where), sentinel_password=of_sentinels
+        )
+        address = (
+            address
+            if address.name
             else replace(
-                at, name=f"{at.master or f'{at.host}:{at.port}'}{f'/{at.db}' if at.db else ''}"
+                address,
+                name=f"{address.master or f'{address.host}:{address.port}'}{f'/{address.db}' if address.db else ''}",
             )
         )
-        for earlier, other in enumerate(found, 1):
+        for earlier, other in enumerate(stores, 1):
             # One server under two names would get two shares of the topologies, and Nimbus would
             # find the keys of each topology twice.
             if (
-                at.name == other.name
-                or not {*at.nodes}.isdisjoint(other.nodes)
-                or (at.host, at.port, at.master, at.db)
+                address.name == other.name
+                or not {*address.nodes}.isdisjoint(other.nodes)
+                or (address.host, address.port, address.master, address.db)
                 == (other.host, other.port, other.master, other.db)
             ):
                 raise InvalidConfigError(
                     f"{where} is the same store as number {earlier} ({other.name}): name each store once"
                 )
-        found.append(at)
-    return RedisStores(found[0], tuple(found[1:])) if found else None
+        stores.append(address)
+    return RedisStores(stores[0], tuple(stores[1:])) if stores else None
 
 
 def tls_files(conf: Conf) -> TlsFiles:

@@ -204,11 +204,11 @@ _OF_SEVERAL: Final = {"+sentinel": _watched, "+cluster": _clustered}
 def _servers_of(parts: SplitResult, port: int) -> list[tuple[str, int]]:
     """Return host and port of each server of a URL with several; none when it is unfit."""
     # One by one, since a URL has one host: `urlsplit` takes the commas for a part of a name.
-    each = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+    host_parts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
     if parts.query or not _NAME.fullmatch(parts.fragment or "x"):
         return []
-    found = [(one.hostname, one.port or port) for one in each if one.hostname]
-    return found if len(found) == len(each) else []
+    servers = [(part.hostname, part.port or port) for part in host_parts if part.hostname]
+    return servers if len(servers) == len(host_parts) else []
 
 
 def _place(server: tuple[str, int]) -> str:

@@ -57,11 +57,11 @@ def read_contexts() -> Contexts:
         content = json.loads(read_private(path, "file of contexts"))
         files = content["contexts"]
         current = content["current"]
-        whole = all(
+        is_whole = all(
             _NAME.fullmatch(name) and isinstance(file, str) and os.path.isabs(file)
             for name, file in files.items()
         )
-        if not whole or not isinstance(current, str) or (current and current not in files):
+        if not is_whole or not isinstance(current, str) or (current and current not in files):
             raise ValueError("it names no connection files")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InvalidConfigError(
@@ -79,8 +79,8 @@ def file_of_current_context() -> str | None:
     """Return the path of the current context's connection file; None when there is no current
     context.
     """
-    found = read_contexts()
-    return found.files.get(found.current)
+    contexts = read_contexts()
+    return contexts.files.get(contexts.current)
 
 
 def add_context(name: str, connection: str, is_forced: bool = False) -> Contexts:
@@ -93,42 +93,42 @@ def add_context(name: str, connection: str, is_forced: bool = False) -> Contexts
         raise InvalidConfigError(
             f"context {name!r:.80}: its name must have letters, digits, '.', '_' and '-' only, 64 at most"
         )
-    found = read_contexts()
-    if name in found.files and not is_forced:
+    contexts = read_contexts()
+    if name in contexts.files and not is_forced:
         raise InvalidConfigError(
-            f"context {name} is {found.files[name]} already: give --force to replace it"
+            f"context {name} is {contexts.files[name]} already: give --force to replace it"
         )
     path = Path(connection).expanduser().absolute()
     load_any_connection(path)
-    return _written(Contexts({**found.files, name: str(path)}, found.current or name))
+    return _written(Contexts({**contexts.files, name: str(path)}, contexts.current or name))
 
 
 def use_context(name: str) -> Contexts:
     """Make a context current, and return all; InvalidConfigError names those there are."""
-    found = read_contexts()
-    _require(found, name)
-    return _written(replace(found, current=name))
+    contexts = read_contexts()
+    _require(contexts, name)
+    return _written(replace(contexts, current=name))
 
 
 def remove_context(name: str) -> Contexts:
     """Forget a context, and return the others; its connection file stays. InvalidConfigError names
     those there are.
     """
-    found = read_contexts()
-    _require(found, name)
-    files = {known: file for known, file in found.files.items() if known != name}
-    return _written(Contexts(files, "" if found.current == name else found.current))
+    contexts = read_contexts()
+    _require(contexts, name)
+    files = {other: file for other, file in contexts.files.items() if other != name}
+    return _written(Contexts(files, "" if contexts.current == name else contexts.current))
 
 
-def _require(found: Contexts, name: str) -> str:
-    if name not in found.files:
-        known = (
-            f"there are {', '.join(found.files)}"
-            if found.files
+def _require(contexts: Contexts, name: str) -> str:
+    if name not in contexts.files:
+        existing = (
+            f"there are {', '.join(contexts.files)}"
+            if contexts.files
             else "none is there: sparkstorm context add NAME FILE"
         )
-        raise InvalidConfigError(f"there is no context {name!r:.80}; {known}")
-    return found.files[name]
+        raise InvalidConfigError(f"there is no context {name!r:.80}; {existing}")
+    return contexts.files[name]
 
 
 def _written(contexts: Contexts) -> Contexts:

@@ -104,7 +104,12 @@ def exposed(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str
 
 def _advice(key: str) -> str:
     places = next(
-        (each for each in (ZOOKEEPER, REDIS_VIEWER, REDIS_SENTINEL) if key == each.key), REDIS
+        (
+            candidate
+            for candidate in (ZOOKEEPER, REDIS_VIEWER, REDIS_SENTINEL)
+            if key == candidate.key
+        ),
+        REDIS,
     )
     return (
         f"put it into a file of mode 0600 that {places.file_key} names, or into {places.variable}"

@@ -34,8 +34,8 @@ class _Sentinels(Sentinel):
             host, port = super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
             last = str(error).rpartition(" - ")[2]
-            asked = [each.connection_pool.connection_kwargs for each in self.sentinels]
-            places = ", ".join(f"{each['host']}:{each['port']}" for each in asked)
+            asked = [sentinel.connection_pool.connection_kwargs for sentinel in self.sentinels]
+            places = ", ".join(f"{kwargs['host']}:{kwargs['port']}" for kwargs in asked)
             raise MasterNotFoundError(
                 f"no Sentinel names a primary {service_name}: asked at {places}, the last error is {last}"
             ) from None
@@ -50,8 +50,8 @@ class _WatchedRedis(redis.Redis):
     def close(self) -> None:
         super().close()
         manager: Any = self.connection_pool
-        for each in manager.sentinel_manager.sentinels:
-            each.close()
+        for sentinel in manager.sentinel_manager.sentinels:
+            sentinel.close()
 
 
 class _ToAnyNode:
@@ -71,35 +71,35 @@ class _ToAnyNode:
         raise last
 
 
-def client_of(at: RedisAddress, timeout_s: float | None = None) -> redis.Redis:
+def client_of(address: RedisAddress, timeout_s: float | None = None) -> redis.Redis:
     """A client for that Redis, which tries nothing twice by itself; of a cluster for any node, which
     may answer what is asked of no key.
     """
-    settings = _settings_of(at, timeout_s)
-    if at.nodes:
+    settings = _settings_of(address, timeout_s)
+    if address.nodes:
         base: Any = redis.SSLConnection if settings.pop("ssl") else redis.Connection
-        kind = type("AnyNode", (_ToAnyNode, base), {"nodes": at.node_hosts()})
-        host, port = at.host, at.port
+        kind = type("AnyNode", (_ToAnyNode, base), {"nodes": address.node_hosts()})
+        host, port = address.host, address.port
         pool = redis.ConnectionPool(connection_class=kind, host=host, port=port, **settings)
         return redis.Redis.from_pool(pool)
-    if at.master:
+    if address.master:
         # Its pool asks the Sentinels with each new connection, and gives up one to a server that
         # has become a replica.
-        options = {**at.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
-        watch = _Sentinels(at.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
-        watched: redis.Redis = watch.master_for(at.master, _WatchedRedis, **settings)  # type: ignore[no-untyped-call]
+        options = {**address.sentinel_options(), "retry": Retry(NoBackoff(), 0)}
+        watch = _Sentinels(address.sentinel_hosts(), sentinel_kwargs=options)  # type: ignore[no-untyped-call]
+        watched: redis.Redis = watch.master_for(address.master, _WatchedRedis, **settings)  # type: ignore[no-untyped-call]
         return watched
-    return redis.Redis(host=at.host, port=at.port, **settings)
+    return redis.Redis(host=address.host, port=address.port, **settings)
 
 
-def _settings_of(at: RedisAddress, timeout_s: float | None) -> dict[str, Any]:
+def _settings_of(address: RedisAddress, timeout_s: float | None) -> dict[str, Any]:
     """Return redis-py's settings of connections to a Redis, but where it is."""
     return {
-        "username": at.user or None,
-        "password": at.password or None,
-        "db": at.db,
-        "ssl": at.tls,
-        **at.tls_options(),
+        "username": address.user or None,
+        "password": address.password or None,
+        "db": address.db,
+        "ssl": address.tls,
+        **address.tls_options(),
         # redis-py repeats by default. A request that changes something may then be applied twice.
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": timeout_s,

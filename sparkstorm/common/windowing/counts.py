@@ -28,15 +28,15 @@ class CountWindows:
         for _ in contents.load():  # its index comes back with it
             pass
 
-    def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
-        place = ("n", *key)
-        count = self._store.get(place, 0)
+    def add(self, time_ms: int, key: Key, tup: Tuple) -> list[Firing]:
+        entry_key = ("n", *key)
+        count = self._store.get(entry_key, 0)
         for start in self._layout.cells_of(count):
             self._contents.add(start, key, count, tup)
-        self._store.put(place, count + 1)
+        self._store.put(entry_key, count + 1)
         return [self._firing(count + 1, key)] if (count + 1) % self._layout.slide == 0 else []
 
-    def is_gone(self, at: int, key: Key) -> bool:
+    def is_gone(self, time_ms: int, key: Key) -> bool:
         return False
 
     def next_end(self) -> int | None:
@@ -48,7 +48,7 @@ class CountWindows:
     def done(self, firing: Firing) -> None:
         """Delete the cells that no later window of this key needs."""
         layout = self._layout
-        kept = layout.slide if self._keeps_expired else 0
+        span = layout.slide if self._keeps_expired else 0
         oldest = firing.end - layout.length - 2 * layout.slide
         for start in range(
             oldest,
@@ -56,7 +56,7 @@ class CountWindows:
             layout.cell if layout.is_shared else layout.slide,
         ):
             ends = layout.ends_of(start)
-            if not ends or ends[-1] + kept <= firing.end:
+            if not ends or ends[-1] + span <= firing.end:
                 self._contents.drop(start, firing.key)
 
     def settle(self, watermark: int) -> None:

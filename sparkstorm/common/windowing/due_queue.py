@@ -23,12 +23,12 @@ class DueQueue:
         self._added = 0  # keys since `sweep` was last worth its cost
         self._kept = 0  # keys that it has left then
 
-    def add(self, at: int, key: Key) -> None:
+    def add(self, due_ms: int, key: Key) -> None:
         """Add a key to a time."""
-        queue = self._queue_by_time.get(at)
+        queue = self._queue_by_time.get(due_ms)
         if queue is None:
-            queue = self._queue_by_time[at] = _Queue()
-            heappush(self._times, at)
+            queue = self._queue_by_time[due_ms] = _Queue()
+            heappush(self._times, due_ms)
         if key not in queue.keys:
             queue.keys[key] = None
             self._added += 1
@@ -44,13 +44,13 @@ class DueQueue:
 
     def first_key(self) -> Key:
         """Return the least key of the earliest time; there must be one."""
-        at = self.first_at()
-        assert at is not None
-        return self._queue_by_time[at].first()
+        due_ms = self.first_at()
+        assert due_ms is not None
+        return self._queue_by_time[due_ms].first()
 
-    def keys_at(self, at: int) -> list[Key]:
+    def keys_at(self, due_ms: int) -> list[Key]:
         """Return the keys of a time in their order."""
-        queue = self._queue_by_time.get(at)
+        queue = self._queue_by_time.get(due_ms)
         return [] if queue is None else in_order(list(queue.keys))
 
     def sweep(self, is_kept: Callable[[int, Key], bool]) -> None:
@@ -60,21 +60,21 @@ class DueQueue:
         if self._added <= self._kept + _LEAST_TO_SWEEP:
             return
         self._added = self._kept = 0
-        for at, queue in list(self._queue_by_time.items()):
-            for key in [key for key in queue.keys if not is_kept(at, key)]:
+        for due_ms, queue in list(self._queue_by_time.items()):
+            for key in [key for key in queue.keys if not is_kept(due_ms, key)]:
                 del queue.keys[key]
             self._kept += len(queue.keys)
             if not queue.keys:
-                del self._queue_by_time[at]
+                del self._queue_by_time[due_ms]
         self._times = sorted(self._queue_by_time)  # which is a heap
 
     def drop_first(self) -> None:
         """Remove the least key of the earliest time."""
         self.drop(self._times[0], self.first_key())
 
-    def drop(self, at: int, key: Key) -> None:
+    def drop(self, due_ms: int, key: Key) -> None:
         """Remove a key from a time; a missing one is no error."""
-        queue = self._queue_by_time.get(at)
+        queue = self._queue_by_time.get(due_ms)
         if queue is not None:
             queue.keys.pop(key, None)
 

@@ -31,10 +31,10 @@ class Reorder:
         self._find_source = find_source
         self._queue = DueQueue()
         self._last = 0
-        for place, _ in store.items():
-            if place[0] == "q":
-                self._queue.add(place[1], place[2:])
-                self._last = max(self._last, place[3])
+        for entry_key, _ in store.items():
+            if entry_key[0] == "q":
+                self._queue.add(entry_key[1], entry_key[2:])
+                self._last = max(self._last, entry_key[3])
 
     def add(self, at_ms: int, tup: Tuple) -> None:
         """Buffer a tuple."""
@@ -46,10 +46,10 @@ class Reorder:
         """Return the first tuple older than the watermark; the same one until `done`."""
         while (at_ms := self._queue.first_at()) is not None and at_ms < watermark_ms:
             task, number = self._queue.first_key()
-            kept = self._store.get(("q", at_ms, task, number))
-            if kept is not None:
+            entry = self._store.get(("q", at_ms, task, number))
+            if entry is not None:
                 return Row(
-                    at_ms, number, Tuple(tuple(kept[1:]), 0, self._find_source(task, kept[0]))
+                    at_ms, number, Tuple(tuple(entry[1:]), 0, self._find_source(task, entry[0]))
                 )
             self._queue.drop_first()
         return None

@@ -44,9 +44,9 @@ class Firsts:
     def __len__(self) -> int:
         return len(self.times) - self.head
 
-    def place(self, at: int) -> int:
+    def place(self, time_ms: int) -> int:
         """Return the index behind the last session that begins by this time."""
-        return bisect_right(self.times, at, self.head)
+        return bisect_right(self.times, time_ms, self.head)
 
     def add(self, first: int) -> None:
         """Insert a first time."""
@@ -86,16 +86,22 @@ class Sessions:
             self._collected.load()
         self._load()
 
-    def add(self, at: int, key: Key, tup: Tuple) -> list[Firing]:
+    def add(self, time_ms: int, key: Key, tup: Tuple) -> list[Firing]:
         firsts = self._firsts.get(key) or Firsts()
-        joined = self._neighbours(firsts, at, key)
-        session = at, at, 0
+        joined = self._neighbours(firsts, time_ms, key)
+        session = time_ms, time_ms, 0
         if joined:
-            session = min(at, joined[0][0]), max(at, joined[-1][1]), max(each[2] for each in joined)
+            session = (
+                min(time_ms, joined[0][0]),
+                max(time_ms, joined[-1][1]),
+                max(neighbour[2] for neighbour in joined),
+            )
         if self._fold is not None:
-            self._store.put(("a", session[0], *key), self._merged(joined, at, key, self._fold, tup))
+            self._store.put(
+                ("a", session[0], *key), self._merged(joined, time_ms, key, self._fold, tup)
+            )
         if self._collected is not None:
-            self._collected.add(at - at % self._gap, key, at, tup)
+            self._collected.add(time_ms - time_ms % self._gap, key, time_ms, tup)
         self._replace(joined, session, key)
         if not joined or session[0] < joined[0][0]:
             self._firsts[key] = firsts
@@ -105,8 +111,8 @@ class Sessions:
         end = session[1] + self._gap
         return [self._firing(session, key)] if end <= self.fired_to or end == session[2] else []
 
-    def is_gone(self, at: int, key: Key) -> bool:
-        return at + self._gap + self._lateness <= self.fired_to
+    def is_gone(self, time_ms: int, key: Key) -> bool:
+        return time_ms + self._gap + self._lateness <= self.fired_to
 
     def next_end(self) -> int | None:
         return self._ends.first_at()
@@ -152,45 +158,46 @@ class Sessions:
 
     # -- sessions of a key -------------------------------------------------------------------------
 
-    def _neighbours(self, firsts: Firsts, at: int, key: Key) -> list[Session]:
+    def _neighbours(self, firsts: Firsts, time_ms: int, key: Key) -> list[Session]:
         """Return the sessions that a tuple joins, in the order of time: two at most."""
-        place = self._drop_gone_before(firsts.place(at), firsts, key)
+        index = self._drop_gone_before(firsts.place(time_ms), firsts, key)
         while (
-            place < len(firsts.times)
-            and firsts.times[place] < at + self._gap
-            and self._read(firsts.times[place], key) is None
+            index < len(firsts.times)
+            and firsts.times[index] < time_ms + self._gap
+            and self._read(firsts.times[index], key) is None
         ):
-            place = firsts.drop(place, place + 1)
+            index = firsts.drop(index, index + 1)
         near = [
             self._read(first, key)
-            for first in firsts.times[max(firsts.head, place - 1) : place + 1]
+            for first in firsts.times[max(firsts.head, index - 1) : index + 1]
         ]
         return [
-            each
-            for each in near
-            if each is not None and each[0] - self._gap < at < each[1] + self._gap
+            neighbour
+            for neighbour in near
+            if neighbour is not None
+            and neighbour[0] - self._gap < time_ms < neighbour[1] + self._gap
         ]
 
-    def _session_at(self, at: int, key: Key) -> Session | None:
+    def _session_at(self, time_ms: int, key: Key) -> Session | None:
         """Return the session that spans a time."""
         firsts = self._firsts.get(key)
         if firsts is None:
             return None
-        place = self._drop_gone_before(firsts.place(at), firsts, key)
+        index = self._drop_gone_before(firsts.place(time_ms), firsts, key)
         if not len(firsts):
             del self._firsts[key]
-        session = self._read(firsts.times[place - 1], key) if place > firsts.head else None
-        return session if session is not None and at <= session[1] else None
+        session = self._read(firsts.times[index - 1], key) if index > firsts.head else None
+        return session if session is not None and time_ms <= session[1] else None
 
-    def _drop_gone_before(self, place: int, firsts: Firsts, key: Key) -> int:
+    def _drop_gone_before(self, index: int, firsts: Firsts, key: Key) -> int:
         """Drop the sessions right before a place that are gone; return the place after that.
 
         Only to be called when nothing can be undone any more that has deleted a session.
         """
-        begin = place
+        begin = index
         while begin > firsts.head and self._read(firsts.times[begin - 1], key) is None:
             begin -= 1
-        return place if begin == place else firsts.drop(begin, place)
+        return index if begin == index else firsts.drop(begin, index)
 
     def _read(self, first: int, key: Key) -> Session | None:
         entry = self._store.get(("s", first, *key))
@@ -198,10 +205,10 @@ class Sessions:
 
     def _replace(self, former: list[Session], session: Session, key: Key) -> None:
         """Write a session's entry in place of those that it was made of."""
-        for each in former:
-            if each[0] != session[0]:
-                self._store.delete(("s", each[0], *key))
-                self._store.delete(("a", each[0], *key))
+        for old_session in former:
+            if old_session[0] != session[0]:
+                self._store.delete(("s", old_session[0], *key))
+                self._store.delete(("a", old_session[0], *key))
         if former != [session]:
             self._store.put(("s", session[0], *key), session[1:])
 
@@ -221,13 +228,13 @@ class Sessions:
 
     # -- contents ----------------------------------------------------------------------------------
 
-    def _merged(self, joined: list[Session], at: int, key: Key, fold: Fold, tup: Tuple) -> Any:
+    def _merged(self, joined: list[Session], time_ms: int, key: Key, fold: Fold, tup: Tuple) -> Any:
         """Return the accumulator of a tuple and the sessions it joins, merged in the order of
         time.
         """
         assert fold.merge is not None
         value = fold.fold(fold.initial(), tup)
-        first = at
+        first = time_ms
         for session in joined:
             other = self._store.get(("a", session[0], *key))
             value = fold.merge(other, value) if session[0] <= first else fold.merge(value, other)
@@ -245,25 +252,27 @@ class Sessions:
         return range(session[0] - session[0] % self._gap, session[1] + 1, self._gap)
 
     def _load(self) -> None:
-        for place, entry in self._store.items():
-            if place[0] == "s":
-                self._firsts.setdefault(place[2:], Firsts()).times.append(_checked(place, entry))
-                self._plan((place[1], *entry), place[2:])
+        for entry_key, entry in self._store.items():
+            if entry_key[0] == "s":
+                self._firsts.setdefault(entry_key[2:], Firsts()).times.append(
+                    _checked(entry_key, entry)
+                )
+                self._plan((entry_key[1], *entry), entry_key[2:])
         for firsts in self._firsts.values():
             firsts.times.sort()
 
 
-def _checked(place: tuple[Any, ...], entry: Any) -> int:
+def _checked(entry_key: tuple[Any, ...], entry: Any) -> int:
     """Return a stored session's first time; StoreInconsistentError when its entry has another
     form.
     """
     numbers = [
-        place[1] if len(place) > 1 else None,
+        entry_key[1] if len(entry_key) > 1 else None,
         *(entry if isinstance(entry, list) else [entry]),
     ]
     if len(numbers) != 3 or any(type(number) is not int for number in numbers):
         raise StoreInconsistentError(
-            f"the store holds {place!r:.80}: {entry!r:.80}, which is no session of this version: kill the "
+            f"the store holds {entry_key!r:.80}: {entry!r:.80}, which is no session of this version: kill the "
             "topology and submit it anew"
         )
-    return place[1]  # type: ignore[no-any-return]
+    return entry_key[1]  # type: ignore[no-any-return]

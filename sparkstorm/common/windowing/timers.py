@@ -32,10 +32,10 @@ class TimerTable:
         self._queue: dict[Axis, DueQueue] = {"event": DueQueue(), "processing": DueQueue()}
         # whether a name was set that may equal one of another form, as True does 1
         self._has_forms = False
-        for place, at_ms in store.items():
-            if place[0] == "timer":
-                self._has_forms = self._has_forms or not ONE_FORM.issuperset(map(type, place))
-                self._queue[place[1]].add(at_ms, place[2:])
+        for entry_key, at_ms in store.items():
+            if entry_key[0] == "timer":
+                self._has_forms = self._has_forms or not ONE_FORM.issuperset(map(type, entry_key))
+                self._queue[entry_key[1]].add(at_ms, entry_key[2:])
 
     def set(self, axis: Axis, name: Any, at_ms: int) -> None:
         """Set or move the timer of a name."""
@@ -91,9 +91,9 @@ class TimerTable:
 
     def done(self, timer: Timer) -> None:
         """Remove a timer that has fired, unless it was set again meanwhile."""
-        place = ("timer", timer.axis, *_key(timer.name))
-        if self._store.get(place) == timer.at_ms:
-            self._store.delete(place)
+        entry_key = ("timer", timer.axis, *_key(timer.name))
+        if self._store.get(entry_key) == timer.at_ms:
+            self._store.delete(entry_key)
 
 
 def _key(name: Any) -> Key:

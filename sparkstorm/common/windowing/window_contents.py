@@ -40,7 +40,7 @@ class Contents(Protocol):
     def needs_cell_per_window(self) -> bool:
         """Return whether cells cannot be merged."""
 
-    def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
+    def add(self, start: int, key: Key, time_ms: int, tup: Tuple) -> bool:
         """Add a tuple to a cell; return whether the cell may be new."""
 
     def has(self, start: int, key: Key) -> bool:
@@ -92,11 +92,11 @@ class Folded:
     def needs_cell_per_window(self) -> bool:
         return self._how.merge is None
 
-    def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
-        place = ("a", start, *key)
-        former = self._store.get(place, _NOTHING)
+    def add(self, start: int, key: Key, time_ms: int, tup: Tuple) -> bool:
+        entry_key = ("a", start, *key)
+        former = self._store.get(entry_key, _NOTHING)
         is_new = former is _NOTHING
-        self._store.put(place, self._how.fold(self._how.initial() if is_new else former, tup))
+        self._store.put(entry_key, self._how.fold(self._how.initial() if is_new else former, tup))
         return is_new
 
     def has(self, start: int, key: Key) -> bool:
@@ -105,18 +105,22 @@ class Folded:
     def gather(
         self, starts: Iterable[int], key: Key, since: int, former: Iterable[int]
     ) -> Content | None:
-        found = _NOTHING
+        result = _NOTHING
         for start in starts:
             value = self._store.get(("a", start, *key), _NOTHING)
             if value is not _NOTHING:
-                found = value if found is _NOTHING else self._how.merge(found, value)  # type: ignore[misc]
-        return None if found is _NOTHING else Content(value=found)
+                result = value if result is _NOTHING else self._how.merge(result, value)  # type: ignore[misc]
+        return None if result is _NOTHING else Content(value=result)
 
     def drop(self, start: int, key: Key) -> None:
         self._store.delete(("a", start, *key))
 
     def load(self) -> Iterator[Cell]:
-        return ((place[1], place[2:]) for place, _ in self._store.items() if place[0] == "a")
+        return (
+            (entry_key[1], entry_key[2:])
+            for entry_key, _ in self._store.items()
+            if entry_key[0] == "a"
+        )
 
 
 class Collected:
@@ -134,10 +138,11 @@ class Collected:
     def needs_cell_per_window(self) -> bool:
         return False
 
-    def add(self, start: int, key: Key, at: int, tup: Tuple) -> bool:
+    def add(self, start: int, key: Key, time_ms: int, tup: Tuple) -> bool:
         self._last += 1
         self._store.put(
-            ("t", self._last, start, *key), [at, tup.source.task, tup.source.stream, *tup.values]
+            ("t", self._last, start, *key),
+            [time_ms, tup.source.task, tup.source.stream, *tup.values],
         )
         numbers = self._numbers.get((start, key))
         if numbers is None:
@@ -162,7 +167,7 @@ class Collected:
             return None
         return Content(
             [tup for _, tup in rows],
-            [tup for at, tup in rows if at >= since],
+            [tup for time_ms, tup in rows if time_ms >= since],
             [tup for _, tup in self._rows(former, key)],
         )
 
@@ -171,21 +176,23 @@ class Collected:
             self._store.delete(("t", number, start, *key))
 
     def load(self) -> Iterator[Cell]:
-        places = sorted(place[1:] for place, _ in self._store.items() if place[0] == "t")
+        places = sorted(
+            entry_key[1:] for entry_key, _ in self._store.items() if entry_key[0] == "t"
+        )
         for number, start, *key in places:
             self._numbers.setdefault((start, tuple(key)), []).append(number)
             self._last = number
         return iter(list(self._numbers))
 
     def _rows(self, starts: Iterable[int], key: Key) -> list[tuple[int, Tuple]]:
-        found = []
+        entries = []
         for start in starts:
             for number in self._numbers.get((start, key), ()):
                 row = self._store.get(("t", number, start, *key))
                 if row is not None:
-                    found.append((row[0], row[1], number, row))
-        found.sort(key=lambda each: each[:3])
+                    entries.append((row[0], row[1], number, row))
+        entries.sort(key=lambda entry: entry[:3])
         return [
-            (at, Tuple(tuple(row[3:]), 0, self._find_source(task, row[2])))
-            for at, task, _, row in found
+            (time_ms, Tuple(tuple(row[3:]), 0, self._find_source(task, row[2])))
+            for time_ms, task, _, row in entries
         ]

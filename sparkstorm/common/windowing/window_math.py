@@ -28,18 +28,22 @@ class Layout:
         self.cell = gcd(length, slide)
         self.is_tumbling = length == slide
 
-    def ends(self, at: int) -> range:
+    def ends(self, position: int) -> range:
         """Return the ends of the windows that hold a point (or a shared cell from there); empty in
         the gaps of slide > length.
         """
-        first = (at // self.slide + 1) * self.slide
-        return range(first, at + self.length + 1, self.slide)
+        first = (position // self.slide + 1) * self.slide
+        return range(first, position + self.length + 1, self.slide)
 
-    def cells_of(self, at: int) -> tuple[int, ...]:
+    def cells_of(self, position: int) -> tuple[int, ...]:
         """Return the starts of the cells that hold a point; empty if no window does."""
         if self.is_shared:
-            return (at - at % self.cell,) if self.is_tumbling or len(self.ends(at)) else ()
-        return tuple(end - self.length for end in self.ends(at))
+            return (
+                (position - position % self.cell,)
+                if self.is_tumbling or len(self.ends(position))
+                else ()
+            )
+        return tuple(end - self.length for end in self.ends(position))
 
     def ends_of(self, cell: int) -> range:
         """Return the ends of the windows of a cell."""

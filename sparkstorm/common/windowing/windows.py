@@ -52,10 +52,10 @@ class Windows(Protocol):
     floor: int
     """No window that ends later has fired or is firing."""
 
-    def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
+    def add(self, time_ms: int, key: Key, tup: Tuple) -> Sequence[Firing]:
         """Add a tuple; return the windows that this makes due at once."""
 
-    def is_gone(self, at: int, key: Key) -> bool:
+    def is_gone(self, time_ms: int, key: Key) -> bool:
         """Return whether every window of this time and key has fired for the last time."""
 
     def next_end(self) -> int | None:
@@ -113,23 +113,25 @@ class TimeWindows:
             self._schedule(start, key)
         self._load_fired()
 
-    def add(self, at: int, key: Key, tup: Tuple) -> Sequence[Firing]:
+    def add(self, time_ms: int, key: Key, tup: Tuple) -> Sequence[Firing]:
         # the usual case, written out
-        if self._is_in_one_cell and at >= self.floor:
-            start = at - at % self._layout.cell
-            if self._contents.add(start, key, at, tup):
+        if self._is_in_one_cell and time_ms >= self.floor:
+            start = time_ms - time_ms % self._layout.cell
+            if self._contents.add(start, key, time_ms, tup):
                 self._schedule(start, key)
             return ()
-        is_tardy = at < self.floor
-        known = [end for end in self._layout.ends(at) if self._holds(end, key)] if is_tardy else []
-        for start in self._layout.cells_of(at):
-            if self._contents.add(start, key, at, tup):
+        is_tardy = time_ms < self.floor
+        held_ends = (
+            [end for end in self._layout.ends(time_ms) if self._holds(end, key)] if is_tardy else []
+        )
+        for start in self._layout.cells_of(time_ms):
+            if self._contents.add(start, key, time_ms, tup):
                 self._schedule(start, key)
         if not is_tardy:
             return ()
         return [
-            Firing(key, end - self._layout.length, end, content, end in known)
-            for end in self._layout.ends(at)
+            Firing(key, end - self._layout.length, end, content, end in held_ends)
+            for end in self._layout.ends(time_ms)
             if self._has_fired(end, key) and not self._is_over(end, key)
             if (content := self._content(end, key)) is not None
         ]
@@ -152,9 +154,9 @@ class TimeWindows:
         """Length of a window."""
         return self._layout.length
 
-    def is_gone(self, at: int, key: Key) -> bool:
-        ends = self._layout.ends(at)
-        return self._is_over(ends[-1], key) if ends else at < self.fired_to
+    def is_gone(self, time_ms: int, key: Key) -> bool:
+        ends = self._layout.ends(time_ms)
+        return self._is_over(ends[-1], key) if ends else time_ms < self.fired_to
 
     def next_end(self) -> int | None:
         return self._queue.first_at()
@@ -183,15 +185,15 @@ class TimeWindows:
                 self._finish()
                 self._end = self.floor = end
             start = end - length
-            known = self._keys_by_cell.get(start, {})
+            keys_in_cell = self._keys_by_cell.get(start, {})
             for key in self._queue.keys_at(end):
-                place = ("a", start, *key)
-                value = store.get(place, _NOTHING)
+                entry_key = ("a", start, *key)
+                value = store.get(entry_key, _NOTHING)
                 if value is not _NOTHING:
                     yield key, start, end, value
                     fired[key] = None
-                    store.delete(place)
-                    known.pop(key, None)
+                    store.delete(entry_key)
+                    keys_in_cell.pop(key, None)
                 self._queue.drop(end, key)
 
     def done(self, firing: Firing) -> None:
@@ -267,9 +269,9 @@ class TimeWindows:
                 self._contents.drop(start, key)
 
     def _load_fired(self) -> None:
-        for place, _ in self._store.items():
-            if place[0] == "f":
-                self._end = self.floor = place[1]
-                self._fired[place[2:]] = None
-                self._queue.drop(place[1], place[2:])
+        for entry_key, _ in self._store.items():
+            if entry_key[0] == "f":
+                self._end = self.floor = entry_key[1]
+                self._fired[entry_key[2:]] = None
+                self._queue.drop(entry_key[1], entry_key[2:])
         self._marked += self._fired

@@ -85,8 +85,8 @@ class Codec:
         if kind is list or kind is tuple:
             return [self.normalise(item, depth + 1) for item in value]
         if kind is dict or kind is WideMapping:
-            found = {self._key(k): self.normalise(v, depth + 1) for k, v in value.items()}
-            return found if all(map(_is_plain_key, found)) else WideMapping(found)
+            plain = {self._key(k): self.normalise(v, depth + 1) for k, v in value.items()}
+            return plain if all(map(_is_plain_key, plain)) else WideMapping(plain)
         if kind in IMMUTABLE:
             return value_types.checked(value)
         if kind is set or kind is frozenset:
@@ -131,8 +131,8 @@ class Codec:
         than `most`.
         """
         require_bounded(data, most)
-        if core is not None and (found := core.unpack(data)) is not NotImplemented:
-            return found
+        if core is not None and (unpacked := core.unpack(data)) is not NotImplemented:
+            return unpacked
         return self._unpack_plain(data)
 
     def _unpack_plain(self, data: bytes | memoryview) -> Any:
@@ -177,9 +177,9 @@ class Codec:
 
     def _built_in(self, value: Any) -> ormsgpack.Ext | None:
         kind = type(value)
-        found = value_types.encoded(value)
-        if found is not None:
-            return self._extension(*found)
+        encoded = value_types.encoded(value)
+        if encoded is not None:
+            return self._extension(*encoded)
         if kind is WideMapping:
             return self._extension(value_types.MAPPING, [list(pair) for pair in value.items()])
         if kind is set or kind is frozenset:
@@ -217,10 +217,10 @@ class Codec:
         try:
             if self._depth > _MAX_DEPTH:  # each level copies what it holds
                 raise MalformedFrameError(f"values nest deeper than {_MAX_DEPTH}")
-            found = self.unpack(data)
+            unpacked = self.unpack(data)
             if code != _REGISTERED:
-                return value_types.decoded(code, found)
-            tag, content = found
+                return value_types.decoded(code, unpacked)
+            tag, content = unpacked
             if value_types.is_registered(tag):
                 return value_types.made(tag, content)
             if self._is_lenient and isinstance(tag, str):

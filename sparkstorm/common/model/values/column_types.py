@@ -81,18 +81,18 @@ class _Reader:
             raise ValueError(f"{text!r:.60} is no text of a type")
         self._text = text
         self._tokens: list[tuple[str, bool]] = []  # with whether it is quoted
-        place = 0
+        position = 0
         end = len(text.rstrip())
-        while place < end:
-            found = _TOKEN.match(text, place)
-            if found is None:
+        while position < end:
+            match = _TOKEN.match(text, position)
+            if match is None:
                 raise ValueError(f"'{text[:60]}' has a backtick without its pair")
-            decimal, quoted, mark, word = found.groups()
+            decimal, quoted, mark, word = match.groups()
             word = word or (decimal and decimal.replace(" ", ""))
             self._tokens.append(
                 (quoted.replace("``", "`"), True) if quoted is not None else (mark or word, False)
             )
-            place = found.end()
+            position = match.end()
         self._place = self._depth = 0
 
     def type(self) -> ColumnType:
@@ -103,7 +103,7 @@ class _Reader:
         word = "" if is_quoted else name.lower()
         if word in ("array", "map", "struct"):
             made = ColumnType(word, self._parts(word))
-        elif (found := _DECIMAL.fullmatch(word)) and int(found[2]) <= int(found[1]) <= 38:
+        elif (match := _DECIMAL.fullmatch(word)) and int(match[2]) <= int(match[1]) <= 38:
             made = ColumnType(word)
         elif word in _NAMES:
             made = ColumnType(_NAMES[word])
@@ -116,22 +116,22 @@ class _Reader:
         return made
 
     def fields(self) -> list[tuple[str, ColumnType]]:
-        found: list[tuple[str, ColumnType]] = []
+        fields: list[tuple[str, ColumnType]] = []
         while True:
             name, is_quoted = self._next("a name")
             if not is_quoted and name in "<>,:":
                 raise ValueError(f"'{self._text[:60]}' has '{name}' where a name was expected")
             self._take(":")
-            found.append((name, self.type()))
+            fields.append((name, self.type()))
             if not self._take(","):
                 break
-        folded = [name.lower() for name, _ in found]
-        twice = next((name for name, _ in found if folded.count(name.lower()) > 1), None)
+        folded = [name.lower() for name, _ in fields]
+        twice = next((name for name, _ in fields if folded.count(name.lower()) > 1), None)
         if twice is not None:
             raise ValueError(
                 f"'{self._text[:60]}' names '{twice}' twice (Spark does not tell upper from lower case)"
             )
-        return found
+        return fields
 
     def end(self) -> None:
         if self._place < len(self._tokens):

@@ -63,7 +63,7 @@ class MetricValue:
     def of_list(cls, parts: Sequence[Any]) -> MetricValue:
         """Return one from a record; ValueError when it is none."""
         kind, value, count, buckets = parts
-        numbers = [type(each) for pair in buckets.items() for each in pair]
+        numbers = [type(number) for pair in buckets.items() for number in pair]
         if type(value) not in (int, float) or type(count) is not int or set(numbers) - {int}:
             raise ValueError(f"{parts!r:.80} is no metric")
         return cls(MetricKind(kind), value, count, dict(buckets))
@@ -71,11 +71,13 @@ class MetricValue:
 
 def merged(values: Iterable[Mapping[str, MetricValue]]) -> dict[str, MetricValue]:
     """Return metrics by name, added up; the newest is the last."""
-    found: dict[str, MetricValue] = {}
-    for each in values:
-        for name, value in each.items():
-            found[name] = found[name].plus(value) if name in found else value
-    return found
+    value_by_name: dict[str, MetricValue] = {}
+    for metrics in values:
+        for name, value in metrics.items():
+            value_by_name[name] = (
+                value_by_name[name].plus(value) if name in value_by_name else value
+            )
+    return value_by_name
 
 
 def value_bucket(value: float) -> int:

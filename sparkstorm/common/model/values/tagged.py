@@ -59,7 +59,7 @@ def row_writer(fields: Sequence[str]) -> Callable[[Sequence[Any]], str]:
     """
     if any(name.startswith("$") for name in fields):
         return lambda values: to_json(dict(zip(fields, values, strict=True)))
-    heads = [f"{',' if place else '{'}{to_json(name)}:" for place, name in enumerate(fields)]
+    heads = [f"{',' if index else '{'}{to_json(name)}:" for index, name in enumerate(fields)]
     plain = _PLAIN
     end = "}" if fields else "{}"
 
@@ -81,11 +81,11 @@ def from_json(text: str) -> Any:
     {1: [b'x', -0.0, None, True]}
     """
     try:
-        found = _decode(text)
-        kind = type(found)
-        if kind is float or (kind is str and found.isascii()):  # as most are: no look at them
-            return found
-        return Codec(is_lenient=True).normalise(found)
+        decoded = _decode(text)
+        kind = type(decoded)
+        if kind is float or (kind is str and decoded.isascii()):  # as most are: no look at them
+            return decoded
+        return Codec(is_lenient=True).normalise(decoded)
     except Exception as error:  # anything of hostile text: a zone that this host lacks, 1e300 years
         raise CodecError(
             f"{text[:60]!r} is no value as SparkStorm writes it: {str(error)[:200]}"
@@ -147,10 +147,10 @@ def _jsonable(value: Any) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> Any:
     if len(pairs) == 1 and pairs[0][0].startswith("$"):
         return _untagged(*pairs[0])
-    found = dict(pairs)
-    if len(found) != len(pairs) or any(key.startswith("$") for key in found):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs) or any(key.startswith("$") for key in mapping):
         raise ValueError(f"an object with the keys {', '.join(key for key, _ in pairs)[:80]}")
-    return found
+    return mapping
 
 
 def _untagged(tag: str, content: Any) -> Any:
@@ -180,10 +180,10 @@ def _untagged(tag: str, content: Any) -> Any:
         and isinstance(content, list)
         and all(isinstance(pair, list) and len(pair) == 2 for pair in content)
     ):
-        found = dict(content)
-        if len(found) != len(content):
+        mapping = dict(content)
+        if len(mapping) != len(content):
             raise ValueError("a mapping with a key twice")
-        return found
+        return mapping
     raise ValueError(f"an object with the tag {tag[:40]!r}")
 
 

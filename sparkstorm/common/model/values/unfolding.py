@@ -80,59 +80,59 @@ def weigh_plain(data: bytes | memoryview, most: int) -> int:
 
     The content of an extension ends with it, even if the values in it claim a greater length.
     """
-    at = 0
+    offset = 0
     stop = len(data)
-    found = 0
+    total = 0
     outer: list[int] = []  # ends of what the extensions at hand lie in
     opens = False  # whether an extension with elements begins here
     while True:
-        while outer and at >= stop:
+        while outer and offset >= stop:
             stop = outer.pop()
-        if at >= stop or found > most:
-            return found
-        first = data[at]
+        if offset >= stop or total > most:
+            return total
+        first = data[offset]
         has_elements = opens
         opens = False
-        at += 1
+        offset += 1
         if first < 0x80 or first >= 0xE0:
-            found += _NUMBER if 0xE0 <= first < 0xFB else _PLAIN
+            total += _NUMBER if 0xE0 <= first < 0xFB else _PLAIN
             continue
         if first in _FIXED:
             size, weight = _FIXED[first]
-            at = min(at + size, stop)
-            found = found + weight
+            offset = min(offset + size, stop)
+            total = total + weight
             continue
         if first in _SHORT:
             kind, length = _SHORT[first]
         elif first in _SIZED:
             kind, size = _SIZED[first]
-            if size > stop - at:
-                at = stop
+            if size > stop - offset:
+                offset = stop
                 continue
-            length = int.from_bytes(data[at : at + size], "big")
-            at += size
+            length = int.from_bytes(data[offset : offset + size], "big")
+            offset += size
         else:
-            found += _PLAIN
+            total += _PLAIN
             continue
         if kind == _LISTS:
-            found += _LIST + (_ELEMENT * min(length, stop - at) if has_elements else 0)
+            total += _LIST + (_ELEMENT * min(length, stop - offset) if has_elements else 0)
         elif kind == _MAPPINGS:
-            pairs = min(length, (stop - at) // 2)
-            found += _MAPPING + _PAIR * pairs if pairs else _LIST
+            pairs = min(length, (stop - offset) // 2)
+            total += _MAPPING + _PAIR * pairs if pairs else _LIST
         elif kind == _EXTENSIONS:
-            if at == stop:  # its code is missing
+            if offset == stop:  # its code is missing
                 continue
-            found += _EXTENSION
-            opens = data[at] in _WITH_ELEMENTS
-            at += 1
+            total += _EXTENSION
+            opens = data[offset] in _WITH_ELEMENTS
+            offset += 1
             if len(outer) < _MOST_EXTENSIONS:
                 outer.append(stop)
-                stop = min(at + length, stop)
+                stop = min(offset + length, stop)
         else:
-            end = min(at + length, stop)
-            wide = 1 if kind == _BYTES or end == at else _width(max(data[at:end]))
-            found += _PLAIN if end == at else _TEXT + (end - at) * wide
-            at = end
+            end = min(offset + length, stop)
+            wide = 1 if kind == _BYTES or end == offset else _width(max(data[offset:end]))
+            total += _PLAIN if end == offset else _TEXT + (end - offset) * wide
+            offset = end
 
 
 def _width(most: int) -> int:

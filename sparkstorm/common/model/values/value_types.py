@@ -69,28 +69,30 @@ def register(names: Iterable[str]) -> None:
     """
     for name in names:
         module, colon, path = str(name).partition(":")
-        found: Any = None
+        target: Any = None
         if colon and module and path:
             try:
-                found = import_module(module)
+                target = import_module(module)
                 for part in path.split("."):
-                    found = getattr(found, part)
+                    target = getattr(target, part)
             except (ImportError, AttributeError, ValueError) as error:
                 raise InvalidConfigError(f"topology.serializers: {name}: {error}") from error
-        is_fit = isinstance(found, type) and (
-            dataclasses.is_dataclass(found) or issubclass(found, Enum)
+        is_fit = isinstance(target, type) and (
+            dataclasses.is_dataclass(target) or issubclass(target, Enum)
         )
         if not is_fit:
             raise InvalidConfigError(
                 f"topology.serializers: {name!r:.80} is no dataclass or enum; write module:Class"
             )
-        base = next((each for each in _WITH_CONTENT if issubclass(found, each)), None)
-        if base is not None and not issubclass(found, Enum):
+        base = next(
+            (candidate for candidate in _WITH_CONTENT if issubclass(target, candidate)), None
+        )
+        if base is not None and not issubclass(target, Enum):
             raise InvalidConfigError(
                 f"topology.serializers: {name}: the class derives from {base.__name__}, whose content would be lost, "
                 f"since a dataclass travels as its fields; make the {base.__name__} one of its fields"
             )
-        _classes[name], _names[found] = found, name
+        _classes[name], _names[target] = target, name
 
 
 def top_module(name: str) -> str:
@@ -122,7 +124,7 @@ def content_of(value: Any) -> Any:
     """
     if isinstance(value, Enum):
         return value.name if value.name in type(value).__members__ else value.value
-    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def is_registered(name: object) -> bool:
@@ -135,7 +137,7 @@ def made(name: str, content: Any) -> Any:
     kind: Any = _classes[name]
     if issubclass(kind, Enum):
         return kind[content] if isinstance(content, str) else kind(content)
-    fields = {each.name: each.init for each in dataclasses.fields(kind)}
+    fields = {field.name: field.init for field in dataclasses.fields(kind)}
     value = kind(**{field: held for field, held in content.items() if fields.get(field, True)})
     for field, held in content.items():
         # __post_init__ has changed it, as it did for the value that was sent
@@ -205,7 +207,7 @@ def _as_datetime(content: Any) -> datetime.datetime:
     offset = (
         datetime.timedelta(0) if isinstance(zone, str) else datetime.timedelta(microseconds=zone)
     )
-    place: datetime.tzinfo = (
+    time_zone: datetime.tzinfo = (
         (SecondZone if fold else ZoneInfo)(zone)
         if isinstance(zone, str)
         else datetime.timezone(offset)
@@ -215,7 +217,7 @@ def _as_datetime(content: Any) -> datetime.datetime:
     bare = datetime.datetime.fromisoformat(text)
     if bare.tzinfo is not None:
         raise ValueError(f"{text!r:.60} has a zone already")
-    return bare.replace(tzinfo=place, fold=fold)
+    return bare.replace(tzinfo=time_zone, fold=fold)
 
 
 def _as_wide_int(content: Any) -> int:
@@ -225,17 +227,17 @@ def _as_wide_int(content: Any) -> int:
 
 
 def _pairs(content: Any) -> WideMapping:
-    found = WideMapping(content)
-    if len(found) != len(content):
+    mapping = WideMapping(content)
+    if len(mapping) != len(content):
         raise ValueError("a mapping with a key twice")
-    return found
+    return mapping
 
 
 def _as_decimal(content: Any) -> Decimal:
     if not isinstance(content, str):
         raise ValueError("no decimal number")
-    found: Decimal = checked(Decimal(content))
-    return found
+    number: Decimal = checked(Decimal(content))
+    return number
 
 
 _DECODERS: dict[int, Callable[[Any], Any]] = {
