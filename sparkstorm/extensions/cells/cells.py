@@ -209,13 +209,13 @@ class CellsTransport:
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
         """Read the own store, then the others; where entries of these end is known here."""
-        found = self._own.poll(after, count)
+        entries = self._own.poll(after, count)
         for cell, store in self._foreign.items() if after else ():
             read_to = self._read_to[cell]
             for entry in store.poll({task: read_to[task] for task in after}, count):
                 read_to[entry.task] = entry.id
-                found.append(entry._replace(cell=cell))
-        return found
+                entries.append(entry._replace(cell=cell))
+        return entries
 
     def look(self) -> None:
         """Ask the own store alone: the others have none of this owner's commits."""
@@ -247,8 +247,8 @@ class CellsTransport:
     def due_in_ms(self) -> float | None:
         """Return in how many ms `wait` has something to do, whatever comes; None: nothing."""
         news = [self._tell_due_ms - self._now_ms()] if self._has_news else []
-        found = min([*self._retries_ms, *news], default=None)
-        return None if found is None else max(0.0, found)
+        due_ms = min([*self._retries_ms, *news], default=None)
+        return None if due_ms is None else max(0.0, due_ms)
 
     @property
     def _retries_ms(self) -> list[float]:
@@ -270,14 +270,16 @@ class CellsTransport:
         be of one moment.
         """
         began_ms = self._now_ms()
-        found = [self._own.oldest_waiting_ms(also, floor_ms)]
+        oldest_ms = [self._own.oldest_waiting_ms(also, floor_ms)]
         try:
-            found += [store.oldest_waiting_ms(also, floor_ms) for store in self._foreign.values()]
+            oldest_ms += [
+                store.oldest_waiting_ms(also, floor_ms) for store in self._foreign.values()
+            ]
         except StoreUnavailableError:
             return floor_ms  # anything may wait there: nothing is given up
         if self._now_ms() - began_ms >= STAY_MS:
             return floor_ms
-        return min((ms for ms in found if ms is not None), default=None)
+        return min((ms for ms in oldest_ms if ms is not None), default=None)
 
     def read_state(self, task: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values of a task's base, which is in the own store."""
@@ -344,8 +346,8 @@ class CellsTransport:
         with contextlib.suppress(StoreUnavailableError, StoreFullError):
             if trims:
                 self._foreign[cell].trim(trims)
-            for each in trims:
-                self._told[cell, each.task] = each.entry
+            for trim in trims:
+                self._told[cell, trim.task] = trim.entry
             passed.clear()
             for task, entry in gone.items():
                 if entry == free[task]:
@@ -360,5 +362,7 @@ class CellsTransport:
         except StoreUnavailableError:
             return {}
         cursors = {task: stored.get((cell, task), START).entry for task in wanted}
-        found = {task: min(entry, wanted[task], key=entry_order) for task, entry in cursors.items()}
-        return {task: entry for task, entry in found.items() if entry != START.entry}
+        entry_by_task = {
+            task: min(entry, wanted[task], key=entry_order) for task, entry in cursors.items()
+        }
+        return {task: entry for task, entry in entry_by_task.items() if entry != START.entry}

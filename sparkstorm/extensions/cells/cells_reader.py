@@ -67,11 +67,11 @@ class CellsReader:
 
     def earlier(self) -> dict[str, list[bytes]]:
         """Return the earlier progress records of each owner, of all cells."""
-        found: dict[str, list[bytes]] = {}
+        records_by_owner: dict[str, list[bytes]] = {}
         for reader in self._readers:
             for owner, records in reader.earlier().items():
-                found.setdefault(owner, []).extend(records)
-        return found
+                records_by_owner.setdefault(owner, []).extend(records)
+        return records_by_owner
 
     def backlog(self) -> dict[int, int]:
         """Bytes that wait for each task, in the stores of all its senders."""
@@ -81,11 +81,13 @@ class CellsReader:
         """Return both, of one moment if the stores are quiet for so long."""
         for _ in range(_LOOKS):
             before = [reader.newest_step() for reader in self._readers]
-            found = [reader.progress_and_backlog() for reader in self._readers]
+            answers = [reader.progress_and_backlog() for reader in self._readers]
             self.is_one_moment = before == [reader.newest_step() for reader in self._readers]
             if self.is_one_moment:
                 break
-        return _united([progress for progress, _ in found]), _added([each for _, each in found])
+        return _united([progress for progress, _ in answers]), _added(
+            [backlog for _, backlog in answers]
+        )
 
     def record(self, task: int) -> TaskRecord:
         """Return what the store of a task's cell keeps of it."""
@@ -105,9 +107,9 @@ class CellsReader:
                 cursor = cursors.get(cell, START)
                 # What was consumed stays a while, at least the newest of it.
                 entries = [
-                    each
-                    for each in reader.inputs(task, limit).entries
-                    if entry_order(each[0]) > entry_order(cursor.entry)
+                    entry
+                    for entry in reader.inputs(task, limit).entries
+                    if entry_order(entry[0]) > entry_order(cursor.entry)
                 ]
                 foreign.append(TaskInputs(cursor, {}, entries))
         return replace(own, foreign=foreign)
@@ -118,29 +120,29 @@ class CellsReader:
         """Return the oldest dead letters of each store in turn, behind that id."""
         id, name = _parts(after)
         begun = name not in self._by_name
-        found: list[tuple[str, bytes]] = []
-        for each, reader in self._by_name.items():
-            behind = id if each == name else "0"
-            begun = begun or each == name
-            if begun and len(found) < limit:
-                letters = reader.parked(limit - len(found), behind)
-                found += [(f"{one}{_MARK}{each}", data) for one, data in letters]
-        return found
+        parked: list[tuple[str, bytes]] = []
+        for store_name, reader in self._by_name.items():
+            behind = id if store_name == name else "0"
+            begun = begun or store_name == name
+            if begun and len(parked) < limit:
+                letters = reader.parked(limit - len(parked), behind)
+                parked += [(f"{letter_id}{_MARK}{store_name}", data) for letter_id, data in letters]
+        return parked
 
     def letters(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Return dead letters by id; those that are not there (any more) are left out."""
-        found = {}
+        data_by_id = {}
         for name, own in self._by_store(ids).items():
             letters = self._by_name[name].letters(list(own))
-            found.update({own[id]: data for id, data in letters.items()})
-        return found
+            data_by_id.update({own[id]: data for id, data in letters.items()})
+        return data_by_id
 
     def put_back(self, letters: Sequence[tuple[str, int, bytes]]) -> list[str]:
         """Take letters off and deliver their frames, those of each store in one step."""
-        letter_by_id = {each[0]: each for each in letters}
+        letter_by_id = {letter[0]: letter for letter in letters}
         done: list[str] = []
         for name, own in self._by_store(list(letter_by_id)).items():
-            here = [(id, *letter_by_id[whole][1:]) for id, whole in own.items()]
+            here = [(id, *letter_by_id[whole_id][1:]) for id, whole_id in own.items()]
             done += [own[id] for id in self._by_name[name].put_back(here)]
         return done
 
@@ -159,12 +161,12 @@ class CellsReader:
 
     def _by_store(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return ids as their stores have them, with the whole ones, by the name of the store."""
-        found: dict[str, dict[str, str]] = {}
-        for whole in ids:
-            id, name = _parts(whole)
+        ids_by_store: dict[str, dict[str, str]] = {}
+        for whole_id in ids:
+            id, name = _parts(whole_id)
             if name in self._by_name:
-                found.setdefault(name, {})[id] = whole
-        return found
+                ids_by_store.setdefault(name, {})[id] = whole_id
+        return ids_by_store
 
     # -- taps --------------------------------------------------------------------------------------
 
@@ -177,12 +179,12 @@ class CellsReader:
         read.
         """
         last = after.split(",")
-        found = []
+        samples = []
         for cell, reader in enumerate(self._readers):
             for id, data in reader.samples(name, last[cell]):
                 last[cell] = id
-                found.append((",".join(last), data))
-        return found
+                samples.append((",".join(last), data))
+        return samples
 
     def delete(self) -> None:
         """End the topology in all its stores."""
@@ -197,13 +199,13 @@ class RedisCellsReader(CellsReader):
 
     def log_slots(self) -> list[str]:
         """Return the slots ("node:port") of the workers whose logs are kept."""
-        found: list[str] = self._readers[0].log_slots()
-        return found
+        slots: list[str] = self._readers[0].log_slots()
+        return slots
 
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
         """Return the kept parts of one worker's log with ids greater than `after`."""
-        found: list[tuple[str, bytes]] = self._readers[0].log(slot, after)
-        return found
+        chunks: list[tuple[str, bytes]] = self._readers[0].log(slot, after)
+        return chunks
 
     def close(self) -> None:
         """Close the connections."""
@@ -217,17 +219,20 @@ def _parts(id: str) -> tuple[str, str]:
 
 
 def _united(records: Sequence[Mapping[str, bytes]]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    data_by_owner: dict[str, bytes] = {}
     for cell, by_owner in enumerate(records):
         for owner, data in by_owner.items():
-            known = found.get(owner)
-            if known is not None and Progress.decode(known).now_ms > Progress.decode(data).now_ms:
-                found[f"{owner}{_MARK}{cell}"] = data
+            other_data = data_by_owner.get(owner)
+            if (
+                other_data is not None
+                and Progress.decode(other_data).now_ms > Progress.decode(data).now_ms
+            ):
+                data_by_owner[f"{owner}{_MARK}{cell}"] = data
                 continue
-            if known is not None:
-                found[f"{owner}{_MARK}-{cell}"] = known
-            found[owner] = data
-    return found
+            if other_data is not None:
+                data_by_owner[f"{owner}{_MARK}-{cell}"] = other_data
+            data_by_owner[owner] = data
+    return data_by_owner
 
 
 def _added(backlogs: Sequence[Mapping[int, int]]) -> dict[int, int]:

@@ -101,7 +101,7 @@ class RedisForeign:
     def trim(self, trims: Sequence[Trim]) -> None:
         """Have pass.lua free entries."""
         self._refuse_while_away()
-        words = [word for each in trims for word in each]
+        words = [word for trim in trims for word in trim]
         try:
             self._pass_script.call(self._keys.prefix, lambda: words)
         except StoreUnavailableError:
@@ -112,11 +112,11 @@ class RedisForeign:
         """The least of all frames' births and all owners' watermarks there."""
         self._refuse_while_away()
         try:
-            found = self._oldest_script.call(self._keys.prefix, lambda: [floor_ms, *also])[0]
+            oldest_ms = self._oldest_script.call(self._keys.prefix, lambda: [floor_ms, *also])[0]
         except StoreUnavailableError:
             self._note_away()
             raise
-        return int(found) if found else None
+        return int(oldest_ms) if oldest_ms else None
 
     def listen(self) -> Sequence[int]:
         """Return the socket of the open question."""

@@ -65,13 +65,13 @@ class LocalForeign:
             return ()
         if self._restores != self._store.restores:
             self._prove()
-        found = []
+        entries = []
         source = self._source
         for task, entry in after.items():
-            behind = [each for each in source.task(task).stream if each[0] > _number(entry)]
-            found += [Entry(task, f"{n}-0", data) for n, data in behind[:count]]
+            behind = [pair for pair in source.task(task).stream if pair[0] > _number(entry)]
+            entries += [Entry(task, f"{n}-0", data) for n, data in behind[:count]]
             self._brought[task] += [n for n, _ in behind[:count]]
-        return found
+        return entries
 
     def ask(self, after: Mapping[int, str], count: int) -> None:
         """Fetch nothing: `poll` reads at once."""
@@ -100,8 +100,8 @@ class LocalForeign:
                     else sum(_counted(data) for n, data in keys.stream if done < n <= upto)
                 )
                 keys.passed = trim.entry
-                left = any(n > upto for n, _ in keys.stream)
-                keys.backlog = max(0, keys.backlog - size) if left else 0
+                is_left = any(n > upto for n, _ in keys.stream)
+                keys.backlog = max(0, keys.backlog - size) if is_left else 0
             if _number(keys.freed) < (free := _number(trim.free)):
                 keys.freed = trim.free
                 keys.stream = [(n, data) for n, data in keys.stream if n >= free]

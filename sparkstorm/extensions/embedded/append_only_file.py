@@ -45,64 +45,64 @@ def _spans_of_commands(file: BinaryIO, size: int) -> list[Span]:
     command that is no command.
     """
     spans = list[Span]()
-    begin = at = 0
-    while at < size:
-        file.seek(at)
+    begin = position = 0
+    while position < size:
+        file.seek(position)
         head = file.readline(_LONGEST_COUNT)
         if head.startswith(b"\0"):
-            spans.append((begin, at))
-            begin = at = _end_of_gap(file, at)
+            spans.append((begin, position))
+            begin = position = _end_of_gap(file, position)
             # Zeros at the end are no gap: a power cut leaves them where the file system had not
             # written the data yet, so something is missing.
-            if at == size:
+            if position == size:
                 return [(0, size)]
-        elif (end := _end_of_command(file, at, head, size)) is not None:
-            at = end
+        elif (end := _end_of_command(file, position, head, size)) is not None:
+            position = end
         else:
             return [(0, size)]
     return [*spans, (begin, size)]
 
 
-def _end_of_gap(file: BinaryIO, at: int) -> int:
-    file.seek(at)
+def _end_of_gap(file: BinaryIO, position: int) -> int:
+    file.seek(position)
     while read := file.read(_AT_ONCE):
         if rest := read.lstrip(b"\0"):
-            return at + len(read) - len(rest)
-        at += len(read)
-    return at
+            return position + len(read) - len(rest)
+        position += len(read)
+    return position
 
 
-def _end_of_command(file: BinaryIO, at: int, head: bytes, size: int) -> int | None:
+def _end_of_command(file: BinaryIO, position: int, head: bytes, size: int) -> int | None:
     """Return where a command or annotation ends; the end of the file for a torn one; None when
     neither begins there.
     """
     if head.startswith(b"#"):  # a time, with aof-timestamp-enabled
-        file.seek(at)
+        file.seek(position)
         file.readline()
         return file.tell()
     if not head.startswith(b"*"):
         return None
     words = _COUNT.fullmatch(head)
     if words is None:
-        return size if _is_torn(at, head, size) else None
-    at += len(head)
+        return size if _is_torn(position, head, size) else None
+    position += len(head)
     for _ in range(int(words[1])):
-        if at >= size:
+        if position >= size:
             return size
-        file.seek(at)
+        file.seek(position)
         head = file.readline(_LONGEST_COUNT)
         length = _COUNT.fullmatch(head) if head.startswith(b"$") else None
         if length is None:
-            return size if head.startswith(b"$") and _is_torn(at, head, size) else None
-        at += len(head) + int(length[1]) + len(b"\r\n")
-    return min(at, size)
+            return size if head.startswith(b"$") and _is_torn(position, head, size) else None
+        position += len(head) + int(length[1]) + len(b"\r\n")
+    return min(position, size)
 
 
-def _is_torn(at: int, head: bytes, size: int) -> bool:
+def _is_torn(position: int, head: bytes, size: int) -> bool:
     """Return whether the file ends within a count: such an end is the server's to cut off
     (aof-load-truncated).
     """
-    return at + len(head) == size and not head.endswith(b"\n")
+    return position + len(head) == size and not head.endswith(b"\n")
 
 
 def _replace(path: Path, file: BinaryIO, spans: list[Span]) -> None:
@@ -114,8 +114,8 @@ def _replace(path: Path, file: BinaryIO, spans: list[Span]) -> None:
         with written.open("wb") as copy:
             for begin, end in spans:
                 file.seek(begin)
-                for at in range(begin, end, _AT_ONCE):
-                    copy.write(file.read(min(end - at, _AT_ONCE)))
+                for start in range(begin, end, _AT_ONCE):
+                    copy.write(file.read(min(end - start, _AT_ONCE)))
             copy.flush()
             os.fsync(copy.fileno())
         shutil.copymode(path, written)

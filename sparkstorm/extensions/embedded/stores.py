@@ -129,7 +129,7 @@ def _save_read_only(conf: Conf, path: Path, connection: Connection, is_embedded:
         keeper.hosts, keeper.root, VIEWER, viewer_zookeeper_password(secret), keeper.tls
     )
     home, *others = (
-        replace(each, user=user, password=password) for each in connection.stores.all()
+        replace(address, user=user, password=password) for address in connection.stores.all()
     )
     save_connection(read_only_path(path), ReadOnlyConnection(home, viewer, tuple(others)))
 
@@ -161,15 +161,15 @@ def _open_redis(conf: Conf, secret: str, embedded: dict[str, EmbeddedServer]) ->
     settings = StoreSettings.of(conf)
     if (own := redis_stores(conf)) is not None:
         store_by_server: dict[tuple[str, int, int], str] = {}
-        for each in own.all():
-            for address in servers_of(each):
-                check_redis(address, is_node=bool(each.nodes))
-                place = (*server_of(address, ""), address.db)
+        for store in own.all():
+            for address in servers_of(store):
+                check_redis(address, is_node=bool(store.nodes))
+                server_db = (*server_of(address, ""), address.db)
                 # By other Sentinels, or other nodes of the same cluster.
-                if (other := store_by_server.setdefault(place, each.name)) != each.name:
+                if (other := store_by_server.setdefault(server_db, store.name)) != store.name:
                     raise InvalidConfigError(
-                        f"sparkstorm.redis.urls: {other} and {each.name} are the same store (both have the server "
-                        f"{place[0]}:{place[1]}): name each store once"
+                        f"sparkstorm.redis.urls: {other} and {store.name} are the same store (both have the server "
+                        f"{server_db[0]}:{server_db[1]}): name each store once"
                     )
         return own
     server = start_redis(

@@ -182,7 +182,7 @@ def class_path() -> str:
         raise EmbeddedServerError(
             "the embedded ZooKeeper lives in PySpark's jars, and pyspark is not installed: pip install pyspark"
         )
-    found = []
+    newest_jars = []
     for pattern in _JARS:
         jars = sorted(jar for folder in folders for jar in folder.glob(pattern))
         if not jars:
@@ -190,8 +190,8 @@ def class_path() -> str:
                 f"{folders[0]} has no {pattern}: install pyspark from PyPI, or set storm.zookeeper.servers"
             )
         # The newest by name, where a Spark has two of a kind.
-        found.append(str(jars[-1]))
-    return ":".join(found)
+        newest_jars.append(str(jars[-1]))
+    return ":".join(newest_jars)
 
 
 def _write_settings(data_dir: Path, port: int, tick_ms: int) -> None:

@@ -97,11 +97,11 @@ class Scene:
 
     def view(self) -> ClusterView:
         """Return a new cluster view of this scene without dead ports."""
-        kept = {name: self._kept(name) for name in self.assignments}
+        kept_by_topology = {name: self._kept(name) for name in self.assignments}
         now = Round(
             self.supervisors,
             self.topologies,
-            kept,
+            kept_by_topology,
             self.dead_ports,
             self.blacklisted_hosts,
             self.greylisted_hosts,
@@ -120,9 +120,11 @@ class Scene:
             return placed
         if previous.reason is ScheduleReason.REASSIGN:
             return {}
-        topology = next(each for each in self.topologies if each.id == topology_id)
+        topology = next(candidate for candidate in self.topologies if candidate.id == topology_id)
         offered = {
-            WorkerSlot(each.id, port) for each in self.supervisors for port in each.ports
+            WorkerSlot(supervisor.id, port)
+            for supervisor in self.supervisors
+            for port in supervisor.ports
         } | set(placed.values())
         taken = {
             slot
@@ -148,10 +150,12 @@ class Scene:
         `executors` are numbers by component, tasks do not change; with `reassign` no executor keeps
         its slot. InvalidConfigError names the topology, component or number that is wrong.
         """
-        topology = next((each for each in self.topologies if each.id == topology_id), None)
+        topology = next(
+            (candidate for candidate in self.topologies if candidate.id == topology_id), None
+        )
         if topology is None:
             raise InvalidConfigError(
-                f"there is no topology {show(topology_id)}, only {_some(each.id for each in self.topologies)}"
+                f"there is no topology {show(topology_id)}, only {_some(other.id for other in self.topologies)}"
             )
         changed = _resized(topology, executors or {})
         workers = (
@@ -160,10 +164,10 @@ class Scene:
         own_conf = {**topology.conf, **(conf or {}), "topology.workers": workers}
         changed = replace(changed, num_workers=workers, conf=own_conf)
         placed = dict(self.assignments.get(topology_id, {}))
-        hosts = {each.id: each.host for each in self.supervisors}
+        hosts = {supervisor.id: supervisor.host for supervisor in self.supervisors}
         reason = ScheduleReason.REASSIGN if reassign else ScheduleReason.REBALANCE
         previous = PreviousPlacement(placed, hosts, reason, frozenset(placed))
-        others = tuple(changed if each is topology else each for each in self.topologies)
+        others = tuple(changed if other is topology else other for other in self.topologies)
         return replace(self, topologies=others, previous={**self.previous, topology_id: previous})
 
     def without(self, *nodes: str) -> "Scene":
@@ -172,17 +176,17 @@ class Scene:
 
         InvalidConfigError when there is no such supervisor.
         """
-        known = {each.id for each in self.supervisors}
+        known_ids = {supervisor.id for supervisor in self.supervisors}
         for node in nodes:
-            if node not in known:
+            if node not in known_ids:
                 raise InvalidConfigError(
-                    f"there is no supervisor {show(node)}, only {_some(known)}"
+                    f"there is no supervisor {show(node)}, only {_some(known_ids)}"
                 )
         alive = {
             name: {executor: slot for executor, slot in rows.items() if slot.node not in nodes}
             for name, rows in self.assignments.items()
         }
-        living = tuple(each for each in self.supervisors if each.id not in nodes)
+        living = tuple(supervisor for supervisor in self.supervisors if supervisor.id not in nodes)
         return replace(self, supervisors=living, assignments=alive)
 
     def scheduled(
@@ -200,16 +204,16 @@ class Scene:
         """
         reasons = Reasons()
         after = self._after(self._round(scheduler, conf, inner, reasons))
-        found = []
+        rows = []
         for row, (topology_id, executor, slot) in zip(after.rows(), after._places(), strict=True):
             before = self.assignments.get(topology_id, {}).get(executor)
             status = after.reason_by_topology.get(topology_id, "")
             reason = reasons.of(topology_id, executor, slot, before, scheduler, status)
-            found.append(
+            rows.append(
                 {key: row[key] for key in ("topology", "component", "executor", "node", "port")}
                 | {"reason": reason}
             )
-        return found
+        return rows
 
     def _round(
         self, scheduler: str, conf: Conf | None, inner: str, reasons: Reasons | None
@@ -237,8 +241,8 @@ class Scene:
 
     def rows(self) -> list[Row]:
         """Return a row per executor: component and slot, or None."""
-        hosts = {each.id: each.host for each in self.supervisors}
-        found = []
+        hosts = {supervisor.id: supervisor.host for supervisor in self.supervisors}
+        rows = []
         for topology in self.topologies:
             placed = self.assignments.get(topology.id, {})
             for executor in topology.executors:
@@ -253,8 +257,8 @@ class Scene:
                     if slot
                     else NOWHERE
                 )
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows
 
     def nodes(self) -> list[Row]:
         """Return a row per supervisor: slots, workers, executors, resources taken and offered."""
@@ -264,35 +268,38 @@ class Scene:
         )
         workers = self._workers_by_node()
         names = ("memory_mb", "cpu", *ledger.shape.generic)
-        found = []
-        for each in sorted(self.supervisors, key=lambda supervisor: supervisor.id):
-            slots = set(each.ports) - set(self.dead_ports.get(each.id, ()))
-            row: Row = {"node": each.id, "host": each.host, "slots": len(slots)}
-            row |= {"workers": workers.get(each.id, 0), "executors": executors.get(each.id, 0)}
+        rows = []
+        for supervisor in sorted(self.supervisors, key=lambda supervisor: supervisor.id):
+            slots = set(supervisor.ports) - set(self.dead_ports.get(supervisor.id, ()))
+            row: Row = {"node": supervisor.id, "host": supervisor.host, "slots": len(slots)}
+            row |= {
+                "workers": workers.get(supervisor.id, 0),
+                "executors": executors.get(supervisor.id, 0),
+            }
             for name, taken, offered in zip(
-                names, ledger.taken(each.id), ledger.offer(each.id), strict=True
+                names, ledger.taken(supervisor.id), ledger.offer(supervisor.id), strict=True
             ):
                 row |= {f"{name}_taken": taken, f"{name}_offered": offered}
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def unplaced(self) -> list[Row]:
         """Return a row per topology with unplaced executors: their number and the last scheduler's
         status.
         """
-        found = []
+        rows = []
         for topology in self.topologies:
             missing = len(topology.executors) - len(self.assignments.get(topology.id, {}))
             if missing > 0:
                 reason = self.reason_by_topology.get(topology.id)
-                found.append({"topology": topology.id, "unplaced": missing, "reason": reason})
-        return found
+                rows.append({"topology": topology.id, "unplaced": missing, "reason": reason})
+        return rows
 
     def edges(self) -> list[Row]:
         """Return a row per subscription: pairs of communicating tasks, and how many cross workers
         and nodes.
         """
-        found = []
+        rows = []
         for topology in self.topologies:
             spread = _Spread(topology, self.assignments.get(topology.id, {}))
             for component in topology.components:
@@ -302,8 +309,8 @@ class Scene:
                         "from": source.component,
                         "to": component.id,
                     }
-                    found.append(row | spread.pairs(source.component, component.id))
-        return found
+                    rows.append(row | spread.pairs(source.component, component.id))
+        return rows
 
     def _workers_by_node(self) -> dict[str, int]:
         slots = {slot for rows in self.assignments.values() for slot in rows.values()}
@@ -314,11 +321,11 @@ class Scene:
         pairs that cross.
         """
         workers = self._workers_by_node()
-        per_node = [workers.get(each.id, 0) for each in self.supervisors]
+        per_node = [workers.get(supervisor.id, 0) for supervisor in self.supervisors]
         edges = self.edges()
         pairs = sum(row["pairs"] for row in edges)
         return {
-            "executors": sum(len(each.executors) for each in self.topologies),
+            "executors": sum(len(topology.executors) for topology in self.topologies),
             "unplaced": sum(row["node"] is None for row in self.rows()),
             "workers": sum(workers.values()),
             "most_workers_on_a_node": max(per_node, default=0),
@@ -338,11 +345,11 @@ class Scene:
             {
                 "scheduler": scheduler,
                 "conf": dict(self.conf),
-                "supervisors": [_supervisor_row(each) for each in self.supervisors],
+                "supervisors": [_supervisor_row(supervisor) for supervisor in self.supervisors],
                 "blacklisted_hosts": list(self.blacklisted_hosts),
                 "greylisted_hosts": list(self.greylisted_hosts),
                 "dead_ports": {node: list(ports) for node, ports in self.dead_ports.items()},
-                "topologies": [_topology_row(each) for each in self.topologies],
+                "topologies": [_topology_row(topology) for topology in self.topologies],
                 "assignments": {name: rows_of(placed) for name, placed in self.assignments.items()},
             }
         )
@@ -375,23 +382,23 @@ class _Spread:
         }
 
 
-def _supervisor_row(each: SupervisorView) -> Row:
+def _supervisor_row(supervisor: SupervisorView) -> Row:
     row: Row = {
-        "id": each.id,
-        "host": each.host,
-        "ports": list(each.ports),
-        "resources": dict(each.resources),
+        "id": supervisor.id,
+        "host": supervisor.host,
+        "ports": list(supervisor.ports),
+        "resources": dict(supervisor.resources),
     }
-    if each.rack is not None:
-        row["rack"] = each.rack
-    if each.uptime_ms is not None:
-        row["uptime_secs"] = each.uptime_ms // 1000
-    if each.measured is not None:
-        row["measured"] = host_row(each.measured)
+    if supervisor.rack is not None:
+        row["rack"] = supervisor.rack
+    if supervisor.uptime_ms is not None:
+        row["uptime_secs"] = supervisor.uptime_ms // 1000
+    if supervisor.measured is not None:
+        row["measured"] = host_row(supervisor.measured)
     return row
 
 
-def _topology_row(each: TopologyView) -> Row:
+def _topology_row(topology: TopologyView) -> Row:
     parts = [
         {
             "id": part.id,
@@ -403,16 +410,18 @@ def _topology_row(each: TopologyView) -> Row:
                 for a in part.inputs
             ],
         }
-        for part in each.components
+        for part in topology.components
     ]
-    conf = {**each.conf, "topology.workers": each.num_workers}
+    conf = {**topology.conf, "topology.workers": topology.num_workers}
     row = {
-        "id": each.id,
-        "name": each.name,
-        "owner": each.owner,
-        "uptime_secs": each.uptime_ms // 1000,
+        "id": topology.id,
+        "name": topology.name,
+        "owner": topology.owner,
+        "uptime_secs": topology.uptime_ms // 1000,
     }
-    measured = {"measured": measured_row(each.measured)} if each.measured is not None else {}
+    measured = (
+        {"measured": measured_row(topology.measured)} if topology.measured is not None else {}
+    )
     return {**row, "conf": conf, "components": parts, **measured}
 
 
@@ -428,26 +437,27 @@ def generate(
     twenty. With a seed: racks of four, and nodes with one to all of the slots and a quarter to all
     of memory and CPU.
     """
-    supervisors = tuple(_node(at, slots_per_node, seed) for at in range(num_nodes))
+    supervisors = tuple(_node(index, slots_per_node, seed) for index in range(num_nodes))
     topologies = tuple(
-        _chain(f"topology-{at:05}", executors_each, workers_each) for at in range(num_topologies)
+        _chain(f"topology-{index:05}", executors_each, workers_each)
+        for index in range(num_topologies)
     )
     return Scene(supervisors, topologies, {}, {})
 
 
-def _node(at: int, slots: int, seed: int | None) -> SupervisorView:
+def _node(index: int, slots: int, seed: int | None) -> SupervisorView:
     # No generator of chance: this part is pure.
-    drawn = 0 if seed is None else zlib.crc32(f"{seed} {at}".encode())
+    drawn = 0 if seed is None else zlib.crc32(f"{seed} {index}".encode())
     share = 1.0 if seed is None else (0.25, 0.5, 1.0)[drawn % 3]
     ports = slots if seed is None else 1 + drawn // 3 % slots
-    rack = at // (20 if seed is None else 4)
+    rack = index // (20 if seed is None else 4)
     resources = {
         "supervisor.memory.capacity.mb": 65536.0 * share,
         "supervisor.cpu.capacity": 3200.0 * share,
     }
     return SupervisorView(
-        f"node-{at:05}",
-        f"host-{at:05}",
+        f"node-{index:05}",
+        f"host-{index:05}",
         tuple(range(6700, 6700 + ports)),
         f"rack-{rack:04}",
         3_600_000,
@@ -459,8 +469,10 @@ def _chain(name: str, num_executors: int, workers: int) -> TopologyView:
     third = max(num_executors // 3, 1)
     cuts = (0, min(third, num_executors), min(2 * third, num_executors), num_executors)
     parts: list[ComponentView] = []
-    for at, part in enumerate(("read", "split", "count")):
-        executors = tuple(ExecutorId(task + 1, task + 1) for task in range(cuts[at], cuts[at + 1]))
+    for index, part in enumerate(("read", "split", "count")):
+        executors = tuple(
+            ExecutorId(task + 1, task + 1) for task in range(cuts[index], cuts[index + 1])
+        )
         inputs = (InputView(parts[-1].id),) if parts else ()
         parts.append(ComponentView(part, "bolt" if parts else "spout", executors, {}, inputs))
     return TopologyView(
@@ -503,7 +515,7 @@ def moved(before: Scene, after: Scene) -> list[Row]:
     Tasks count, since a rebalance may deal them to other executors: those that stay in their slot
     have not moved.
     """
-    found = []
+    moves = []
     for topology in after.topologies:
         old = before.assignments.get(topology.id, {})
         new = after.assignments.get(topology.id, {})
@@ -515,8 +527,8 @@ def moved(before: Scene, after: Scene) -> list[Row]:
                     "before": ", ".join(map(str, sorted(was))) or None,
                     "after": str(now) if now else None,
                 }
-                found.append({"topology": topology.id, "executor": str(executor), **places})
-    return found
+                moves.append({"topology": topology.id, "executor": str(executor), **places})
+    return moves
 
 
 def former_slots(executor: ExecutorId, placed: Mapping[ExecutorId, WorkerSlot]) -> set[WorkerSlot]:
@@ -526,7 +538,7 @@ def former_slots(executor: ExecutorId, placed: Mapping[ExecutorId, WorkerSlot]) 
     if executor in placed:
         return {placed[executor]}
     tasks = set(executor.tasks)
-    return {slot for each, slot in placed.items() if not tasks.isdisjoint(each.tasks)}
+    return {slot for other, slot in placed.items() if not tasks.isdisjoint(other.tasks)}
 
 
 def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -> list[Row]:
@@ -547,11 +559,14 @@ def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
     except Exception as error:  # user code
         return {"scheduler": name, "reason": f"{type(error).__name__}: {error}"}
     changes = moved(scene, after)
-    row = {"scheduler": name, "placed": sum(each["before"] is None for each in changes)}
-    reason = next((each["reason"] for each in after.unplaced() if each["reason"]), None)
+    row = {"scheduler": name, "placed": sum(change["before"] is None for change in changes)}
+    reason = next(
+        (unplaced_row["reason"] for unplaced_row in after.unplaced() if unplaced_row["reason"]),
+        None,
+    )
     return (
         row
-        | {"moved": sum(each["before"] is not None for each in changes)}
+        | {"moved": sum(change["before"] is not None for change in changes)}
         | after.measures()
         | {"reason": reason}
     )

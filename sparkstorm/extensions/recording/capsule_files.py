@@ -50,16 +50,16 @@ def read_capsule(path: Path) -> DeadLetter:
             raise RecordingError(
                 f"{path} is larger than {_MOST_BYTES >> 20} MiB, which no capsule is"
             )
-        found = from_json(path.read_text(encoding="utf-8"))
+        record = from_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, CodecError) as error:
         raise RecordingError(f"{path} cannot be read as a capsule: {str(error)[:300]}") from error
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    if not isinstance(record, dict) or record.get("kind") != KIND:
         raise RecordingError(f"{path} is no capsule: its kind is not '{KIND}'")
-    if found.get("format") != FORMAT or found.keys() != {"kind", "format", "letter"}:
+    if record.get("format") != FORMAT or record.keys() != {"kind", "format", "letter"}:
         raise RecordingError(
-            f"{path}: format is {found.get('format')!r:.40}; this version reads format {FORMAT}"
+            f"{path}: format is {record.get('format')!r:.40}; this version reads format {FORMAT}"
         )
     try:
-        return DeadLetter.from_record(found["letter"])
+        return DeadLetter.from_record(record["letter"])
     except StoreInconsistentError as error:
         raise RecordingError(f"{path}: {error}") from error

@@ -34,16 +34,16 @@ def text_of_test(path: Path, letter: DeadLetter, test: Path, conf: Mapping[str, 
             f"{path.name}: nothing that you or the cluster have signed says which function builds the topology: "
             "give --topology MODULE:FUNCTION or --topology JOB.yaml"
         )
-    found = _FUNCTION.fullmatch(named)
-    if found is None:
+    match = _FUNCTION.fullmatch(named)
+    if match is None:
         raise InvalidConfigError(
             f"{path.name}: topology {named!r:.80} is not of the form module:function"
         )
     classes = SubmissionSettings.of(conf).serializers
     return _TEST.format(
         about="\n".join(f"# {line}" for line in _about(path, letter)),
-        module=found[1],
-        function=found[2],
+        module=match[1],
+        function=match[2],
         name=re.sub(r"\W", "_", letter.component, flags=re.ASCII),
         path=os.path.relpath(path.resolve(), test.resolve().parent),
         arguments=_literal(path, built_by.arguments),

@@ -155,7 +155,7 @@ class LiveShadow:
             return ShadowFigures(
                 task.component, task.task, code_key, skipped=skipped, problem=self.problem
             )
-        first = tuple(str(each)[:500] for each in comparison.kept)
+        first = tuple(str(difference)[:500] for difference in comparison.kept)
         counts = (comparison.compared, comparison.different, skipped)
         return ShadowFigures(task.component, task.task, code_key, *counts, first, self.problem)
 

@@ -83,7 +83,7 @@ class Batch:
             source.component,
             source.task,
             source.stream,
-            [pack(each) for each in values],
+            [pack(value) for value in values],
             failures,
         )
 
@@ -185,8 +185,8 @@ class Recorder(TaskObserver):
     ) -> None:
         reasons = {id(tup): failure.text for tup, failure in failures}
         by_place = {
-            place: reasons[id(tup)]
-            for place, tup in enumerate(tuples if reasons else ())
+            index: reasons[id(tup)]
+            for index, tup in enumerate(tuples if reasons else ())
             if id(tup) in reasons
         }
         self._noted.append((tuples[0].source, came, by_place))

@@ -59,14 +59,14 @@ class Call(NamedTuple):
 
     def rows(self) -> Iterator[Row]:
         """One by one."""
-        for place, data in enumerate(self.values):
+        for index, data in enumerate(self.values):
             yield (
                 self.at_ms,
                 self.component,
                 self.task,
                 self.stream,
                 Codec(is_lenient=True).unpack(data),
-                self.failures.get(place),
+                self.failures.get(index),
             )
 
 
@@ -136,19 +136,19 @@ class SegmentFile:
         are counted as lost.
         """
         for call in calls:
-            kept = 0
+            num_kept = 0
             try:
                 if beginning is not None:
                     self._close()
                     self._open(beginning)
                     beginning = None
-                kept = self._write(call) if self._file is not None else 0
+                num_kept = self._write(call) if self._file is not None else 0
             except (OSError, CodecError, RecordingError):
                 beginning = None
                 self.abandon()
                 self.rests_until_ms = now_ms + _REST_MS
-            if kept < len(call.values):
-                self._lost += len(call.values) - kept
+            if num_kept < len(call.values):
+                self._lost += len(call.values) - num_kept
                 self.over = self._number
         self.fill = self._number, self._bytes
 
@@ -171,8 +171,8 @@ class SegmentFile:
             []
             if state is None
             else [
-                self.codec.pack(["s", [list(pair) for pair in state[at : at + _STATE_ROWS]]])
-                for at in range(0, len(state), _STATE_ROWS)
+                self.codec.pack(["s", [list(pair) for pair in state[start : start + _STATE_ROWS]]])
+                for start in range(0, len(state), _STATE_ROWS)
             ]
         )
         if sum(map(len, parts)) > self._most_bytes // 2:
@@ -358,7 +358,7 @@ def _checked_call(path: Path, fields: Any) -> Call:
     kinds = (str, int, str, int, str, list, dict)
     is_frame = (
         isinstance(fields, list)
-        and [type(each) for each in fields] == list(kinds)
+        and [type(field) for field in fields] == list(kinds)
         and fields[0] == "r"
     )
     if not is_frame or not set(map(type, fields[5])) <= {bytes}:

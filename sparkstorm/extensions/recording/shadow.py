@@ -72,45 +72,47 @@ def compare_versions(
     for code that cannot run.
     """
     slices = recorded(recording)
-    if not slices or not any(each.tuples for each in slices):
+    if not slices or not any(part.tuples for part in slices):
         raise RecordingError(f"{recording}: there is no row to compare")
-    known = [each for each in slices if each.state is not None or not each.is_stateful]
-    if not known:
+    usable = [part for part in slices if part.state is not None or not part.is_stateful]
+    if not usable:
         raise RecordingError(
             f"{recording}: the state before its rows was too large to be recorded (topology.record.state.keys)"
         )
-    passed_over = sum(len(each.tuples) for each in slices) - sum(len(each.tuples) for each in known)
+    passed_over = sum(len(part.tuples) for part in slices) - sum(
+        len(part.tuples) for part in usable
+    )
     with tempfile.TemporaryDirectory() as name:
         versions: list[Version] = []
         try:
             for word, (code, conf) in ((OLD, old), (NEW, new)):
-                versions.append(Version(word, code, known[0].component, conf, Path(name)))
-            return _compared(versions, _newest(known, most), passed_over)
+                versions.append(Version(word, code, usable[0].component, conf, Path(name)))
+            return _compared(versions, _newest(usable, most), passed_over)
         finally:
-            for each in versions:
-                each.close()
+            for version in versions:
+                version.close()
 
 
 def _newest(slices: Sequence[Slice], most: int) -> list[Slice]:
     """Return whole slices from the end that hold at least so many rows: only their beginnings have
     a state.
     """
-    found: list[Slice] = []
-    for each in reversed(slices):
-        found.insert(0, each)
-        if most and sum(len(one.tuples) for one in found) >= most:
+    newest: list[Slice] = []
+    for part in reversed(slices):
+        newest.insert(0, part)
+        if most and sum(len(kept_part.tuples) for kept_part in newest) >= most:
             break
-    return found
+    return newest
 
 
 def _compared(
     versions: Sequence[Version], slices: Sequence[Slice], passed_over: int
 ) -> ShadowReport:
     comparison = Comparison(versions, slices[0].component, slices[0].task)
-    for each in slices:
-        comparison.begin(each.index, each.state or {})
+    for part in slices:
+        comparison.begin(part.index, part.state or {})
         for batch in in_batches(
-            [(t.component, t.stream, t.values, t.at_ms) for t in each.tuples], _BATCH
+            [(t.component, t.stream, t.values, t.at_ms) for t in part.tuples], _BATCH
         ):
             comparison.rows(batch)
     return ShadowReport(

@@ -129,12 +129,12 @@ class Version:
     def send(self, frame: Any) -> None:
         """Send one frame; for a process that has ended, `answer` raises the reason."""
         data = self._codec.pack(frame)
-        left = memoryview(_LENGTH.pack(len(data)) + data)
+        unsent = memoryview(_LENGTH.pack(len(data)) + data)
         until = self._until()
         with contextlib.suppress(BrokenPipeError):
-            while left:
+            while unsent:
                 self._wait([], [self._to], until)
-                left = left[os.write(self._to, left) :]
+                unsent = unsent[os.write(self._to, unsent) :]
 
     def answer(self) -> list[Any]:
         """Return the answer to a frame; WorkerFailedError when the process has ended, or does not
@@ -142,9 +142,9 @@ class Version:
         """
         until = self._until()
         size = _LENGTH.unpack(self._read(_LENGTH.size, until))[0]
-        found: list[Any] = self._codec.unpack(self._read(size, until))
+        reply: list[Any] = self._codec.unpack(self._read(size, until))
         self._has_answered = True
-        return found
+        return reply
 
     def kill(self) -> None:
         """End its process; a call that waits for it raises. Any thread may call it."""
@@ -166,10 +166,10 @@ class Version:
         return None if patience_s is None else time.monotonic() + patience_s
 
     def _read(self, size: int, until: float | None) -> bytes:
-        found = bytearray()
-        while len(found) < size:
+        received = bytearray()
+        while len(received) < size:
             self._wait([self._from], [], until)
-            chunk = os.read(self._from, min(size - len(found), 1 << 20))
+            chunk = os.read(self._from, min(size - len(received), 1 << 20))
             if not chunk:
                 self._process.wait()
                 lines = self._errors.read_text(errors="replace").strip().splitlines()
@@ -179,12 +179,12 @@ class Version:
                     else f"its process ended with status {self._process.returncode}"
                 )
                 raise WorkerFailedError(f"the {self._name} code cannot be stepped through: {why}")
-            found += chunk
-        return bytes(found)
+            received += chunk
+        return bytes(received)
 
     def _wait(self, readers: list[int], writers: list[int], until: float | None) -> None:
-        left = None if until is None else max(0.0, until - time.monotonic())
-        if not any(select.select(readers, writers, [], left)):
+        left_s = None if until is None else max(0.0, until - time.monotonic())
+        if not any(select.select(readers, writers, [], left_s)):
             raise WorkerFailedError(
                 f"the {self._name} code does not return: no answer for {self._patience_s:g} s"
             )
@@ -243,9 +243,9 @@ class Comparison:
                 self.compared += len(old[0])  # what has fired on a stream
                 continue
             self.compared += 1
-            if found := self._difference(row, old, new):
+            if difference := self._difference(row, old, new):
                 self.different += 1
-                self.kept += [found] if len(self.kept) < self._most else []
+                self.kept += [difference] if len(self.kept) < self._most else []
 
     def _difference(self, row: Input, old: list[Any], new: list[Any]) -> CallDifference | None:
         for part, one, other in zip(_PARTS, old, new, strict=True):
@@ -268,5 +268,5 @@ def _sorted(part: str, value: Any) -> Any:
 
 def in_batches(rows: Sequence[Input], size: int) -> Iterator[Sequence[Input]]:
     """Return rows in order, `size` at a time: what waits in a pipe stays small."""
-    for at in range(0, len(rows), size):
-        yield rows[at : at + size]
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]

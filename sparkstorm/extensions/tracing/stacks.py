@@ -73,13 +73,13 @@ class StackTap:
     def take(self) -> Mapping[str, Sequence[bytes]]:
         """Return the counts since the last call."""
         with self._lock:
-            found = self._found
+            taken = self._found
             count = self._count
             self._found = {}
             self._count = 0
         if not count:
             return {}
-        most = sorted(found.items(), key=lambda each: -each[1][0])
+        most = sorted(taken.items(), key=lambda item: -item[1][0])
         rest = most[_MOST_STACKS:]
         stacks = [
             [thread, list(calls), *figures] for (thread, calls), figures in most[:_MOST_STACKS]
@@ -95,7 +95,7 @@ class StackTap:
 
     def sample(self) -> None:
         """Count the stack of every thread but this one."""
-        threads = {each.ident: each for each in threading.enumerate()}
+        threads = {thread.ident: thread for thread in threading.enumerate()}
         own = threading.get_ident() if self._beside is not None else 0
         with self._lock:
             self._count += 1
@@ -136,14 +136,14 @@ def calls_of(frame: FrameType | None) -> tuple[str, ...]:
     """Return the calls of a stack, outermost first: function and file, of the innermost one also
     the line.
     """
-    found: list[str] = []
-    while frame is not None and len(found) < _DEEPEST:
+    calls: list[str] = []
+    while frame is not None and len(calls) < _DEEPEST:
         code = frame.f_code
         file = "/".join(Path(code.co_filename).parts[-2:])
-        line = f":{frame.f_lineno}" if not found else ""
-        found.append(shown_name(f"{getattr(code, 'co_qualname', code.co_name)} ({file}{line})"))
+        line = f":{frame.f_lineno}" if not calls else ""
+        calls.append(shown_name(f"{getattr(code, 'co_qualname', code.co_name)} ({file}{line})"))
         frame = frame.f_back
-    return tuple(reversed(found))
+    return tuple(reversed(calls))
 
 
 def shown_name(name: str) -> str:

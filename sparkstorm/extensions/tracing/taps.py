@@ -86,13 +86,13 @@ class Taps(TaskObserver):
         """Ask the store which taps are open, and publish what is left."""
         self.publish(now_ms)
         try:
-            found = {*self._transport.open_taps(self._names)}
+            open_taps = {*self._transport.open_taps(self._names)}
         except SparkStormError:  # a commit will find out what is wrong with the store
             return
-        if (streams := found & self._tasks_by_name.keys()) != self._fresh.keys():
+        if (streams := open_taps & self._tasks_by_name.keys()) != self._fresh.keys():
             self._set(streams)
         for other in self._others:
-            other.follow(found.intersection(other.names))
+            other.follow(open_taps.intersection(other.names))
         self.publish(now_ms)
 
     def emitted(self, emitter: Emitter) -> None:
@@ -103,9 +103,9 @@ class Taps(TaskObserver):
         for rows in reversed(emitter.log[-_SCANNED:]):
             if rows is emitter.changes:
                 continue
-            back[id(rows)] = place = back.get(id(rows), 0) + 1
-            if place <= len(rows):
-                row = rows[-place]
+            back[id(rows)] = from_end = back.get(id(rows), 0) + 1
+            if from_end <= len(rows):
+                row = rows[-from_end]
                 # A row that goes to several tasks is in several lists, and shown once.
                 samples.setdefault(id(row), row)
         for row in reversed(samples.values()):
@@ -152,15 +152,15 @@ class Taps(TaskObserver):
 
     def _keep(self, row: Any, now_ms: int) -> None:
         source: Source = row[2]
-        kept = self._fresh.get(tap_name(source.component, source.stream))
-        if kept is None:
+        fresh = self._fresh.get(tap_name(source.component, source.stream))
+        if fresh is None:
             return
         if is_piece(row):
             # The newest of a batch: making tuples of all its rows would cost what the batch has
             # saved.
             row = (row[0].slice(max(0, row[0].num_rows - MOST_ROWS)), *row[1:])
         for values, _, _ in unfold([row]):
-            kept.append(_text(source, values, now_ms))
+            fresh.append(_text(source, values, now_ms))
 
 
 def _text(source: Source, values: Any, now_ms: int) -> str:

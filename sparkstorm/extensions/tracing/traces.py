@@ -47,7 +47,7 @@ class Traces:
         self.owner = owner
         self.now_us = now_us
         self._tasks = [
-            each for each in tasks if not (isinstance(each, BoltTask) and each.takes_batches)
+            task for task in tasks if not (isinstance(task, BoltTask) and task.takes_batches)
         ]
         self._name = ""
         self._observers = list[_TaskTrace]()
@@ -57,7 +57,7 @@ class Traces:
         """Observe while a tap is open; of several the one with the greatest share, which has all
         the others'.
         """
-        bits = next((each for each in TRACE_BITS if trace_name(each) in names), None)
+        bits = next((candidate for candidate in TRACE_BITS if trace_name(candidate) in names), None)
         name = "" if bits is None else trace_name(bits)
         if name:
             self._say_that_it_looks()
@@ -67,7 +67,7 @@ class Traces:
             observer.of.observers.remove(observer)
         self._name, self._observers = (
             name,
-            [] if bits is None else [_TaskTrace(self, each, bits) for each in self._tasks],
+            [] if bits is None else [_TaskTrace(self, task, bits) for task in self._tasks],
         )
         for observer in self._observers:
             observer.of.observers.append(observer)
@@ -80,9 +80,9 @@ class Traces:
 
     def take(self) -> Mapping[str, Sequence[bytes]]:
         """Return the committed events and the worker's answers."""
-        found = list(self._committed)
+        committed = list(self._committed)
         self._committed = deque(maxlen=_MOST_EVENTS)
-        return {self._name: found} if found and self._name else {}
+        return {self._name: committed} if committed and self._name else {}
 
     def commit(self, events: Iterable[dict[str, object]]) -> None:
         """Take events for committed."""
@@ -115,13 +115,13 @@ class _TaskTrace(TaskObserver):
         came: Sequence[Values],
     ) -> None:
         """Note the sampled inputs among these."""
-        found = [(tup, root) for tup in tuples for root in self._sampled(tup.roots)]
-        if not found:
+        sampled = [(tup, root) for tup in tuples for root in self._sampled(tup.roots)]
+        if not sampled:
             return
         failed = {id(tup): failure for tup, failure in failures}
         held = set(map(id, waiting))
         began_us = getattr(self.of, "began_us", 0)
-        for tup, root in found:
+        for tup, root in sampled:
             failure = failed.get(id(tup))
             what = "failed" if failure is not None else "held" if id(tup) in held else "executed"
             source = f"{tup.source.component}/{tup.source.stream}"

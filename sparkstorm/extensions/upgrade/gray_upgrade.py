@@ -64,7 +64,9 @@ def upgradable(
     left out (S0.28).
     """
     components_by_slot = {
-        slot: frozenset(component_by_task.get(task, "") for each in held for task in each.tasks)
+        slot: frozenset(
+            component_by_task.get(task, "") for executor in held for task in executor.tasks
+        )
         for slot, held in assignment.executors_by_slot().items()
     }
     return {slot: names for slot, names in components_by_slot.items() if names != {MASTER}}
@@ -195,11 +197,11 @@ def codes_wanted(
     """
     if upgrade.rollback:
         return dict(upgrade.former_by_slot)
-    kept = {slot for slot, code in assignment.code_by_slot.items() if code == upgrade.code}
+    kept_slots = {slot for slot, code in assignment.code_by_slot.items() if code == upgrade.code}
     listed = {slot for slot, text in state.upgraded.items() if text == code_text(upgrade.code)}
     return {
         **upgrade.former_by_slot,
-        **dict.fromkeys(state.upgrading | kept | listed, upgrade.code),
+        **dict.fromkeys(state.upgrading | kept_slots | listed, upgrade.code),
     }
 
 

@@ -86,7 +86,7 @@ class Upgrades:
         self._cluster.requests.require(self._name, self.topology_id)
         options = {
             "topology.upgrade.force": is_forced,
-            "topology.upgrade.workers": [str(each) for each in workers],
+            "topology.upgrade.workers": [str(worker) for worker in workers],
             "topology.upgrade.component": component,
             "topology.upgrade.worker.num": worker_num,
             "topology.upgrade.shadow.component": shadow,
@@ -170,8 +170,8 @@ class Upgrades:
             return base is not None and base.status in ("UPGRADING", "ROLLBACK")
         if upgrade.continue_upgrading or upgrade.completed_ms or upgrade.rollback:
             return True
-        found = self.status()
-        return bool(found.upgrading) or not found.remaining  # all are upgraded: its end follows
+        status = self.status()
+        return bool(status.upgrading) or not status.remaining  # all are upgraded: its end follows
 
 
 def _stage(upgrade: GrayUpgrade | None, now_ms: int) -> UpgradeStage:

@@ -48,8 +48,8 @@ class Sightings:
         self, beats: Iterable[WorkerBeat], assignment: Assignment, upgrade: GrayUpgrade
     ) -> Sightings:
         """Return the sightings with what these heartbeats show for the first time."""
-        known = (upgrade.started_ms, upgrade.code)
-        own = self if self.upgrade == known else Sightings(known)
+        identity = (upgrade.started_ms, upgrade.code)
+        own = self if self.upgrade == identity else Sightings(identity)
         first = dict(own.first)
         deaths = dict(own.deaths)
         for beat in beats:
@@ -65,18 +65,18 @@ class Sightings:
                 and (slot, beat.launch) not in first
             ):
                 first[slot, beat.launch] = counts_of(beat)
-        return Sightings(known, first, deaths)
+        return Sightings(identity, first, deaths)
 
 
 def counts_of(beat: WorkerBeat) -> dict[ExecutorId, Counts]:
     """Return the summed counts of each executor in a heartbeat; what is no number is left out."""
-    found: dict[ExecutorId, Counts] = {}
+    counts_by_executor: dict[ExecutorId, Counts] = {}
     for executor, stats in beat.stats_by_executor.items():
         if isinstance(stats, Mapping):
-            found[executor] = {
+            counts_by_executor[executor] = {
                 name: n for name in _SUMMED if isinstance(n := stats.get(name), int | float)
             }
-    return found
+    return counts_by_executor
 
 
 def is_upgraded(slot: WorkerSlot, assignment: Assignment, upgrade: GrayUpgrade) -> bool:
@@ -124,14 +124,14 @@ def _compared(upgrade: GrayUpgrade, totals: Mapping[tuple[bool, str], Mapping[st
         old = totals.get((False, component), none)
         if new["executed"] < bounds.least_executed:
             continue
-        shares = [_share(each) for each in (new, old)]
+        shares = [_share(counts) for counts in (new, old)]
         if shares[0] > shares[1] + bounds.failed_share:
             return (
                 f"component '{component}' fails {100 * shares[0]:.2f} % of its tuples in upgraded workers, "
                 f"{100 * shares[1]:.2f} % in the others; the limit is {100 * bounds.failed_share:g} percentage points more"
             )
         if bounds.latency_factor and old["executed"] >= bounds.least_executed:
-            took = [each["busy_us"] / each["executed"] for each in (new, old)]
+            took = [counts["busy_us"] / counts["executed"] for counts in (new, old)]
             if took[0] > bounds.latency_factor * max(took[1], _LEAST_US):
                 return (
                     f"component '{component}' takes {took[0]:.0f} us per tuple in upgraded workers, "

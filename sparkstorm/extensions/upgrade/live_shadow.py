@@ -55,15 +55,15 @@ def shadow_figures(upgrade: GrayUpgrade, beats: Iterable[WorkerBeat]) -> ShadowF
     """Return the newest figures about the new code of an upgrade; None when no worker has reported
     any.
     """
-    found = [
+    reports = [
         (beat.time_ms, figures)
         for beat in beats
         if (figures := _read(beat.stats.get(STATS))) is not None
     ]
     own = [
-        (ms, each)
-        for ms, each in found
-        if upgrade.shadow and each.code_key == upgrade.code.code_key
+        (ms, figures)
+        for ms, figures in reports
+        if upgrade.shadow and figures.code_key == upgrade.code.code_key
     ]
     return max(own, key=lambda pair: pair[0])[1] if own else None
 
@@ -90,18 +90,18 @@ def judge_shadow(upgrade: GrayUpgrade, beats: Iterable[WorkerBeat]) -> tuple[boo
     return figures.compared >= bar.tuples, ""
 
 
-def _read(found: object) -> ShadowFigures | None:
+def _read(value: object) -> ShadowFigures | None:
     """Figures out of a heartbeat, which user code might have written; None when they are none."""
-    if not isinstance(found, Mapping):
+    if not isinstance(value, Mapping):
         return None
-    texts = [found.get(name) for name in ("component", "code_key", "problem")]
-    numbers = [found.get(name) for name in ("task", "compared", "different", "skipped")]
-    first = found.get("first")
+    texts = [value.get(name) for name in ("component", "code_key", "problem")]
+    numbers = [value.get(name) for name in ("task", "compared", "different", "skipped")]
+    first = value.get("first")
     if not all(isinstance(text, str) for text in texts) or not all(
         type(n) is int and n >= 0 for n in numbers
     ):
         return None
-    if not isinstance(first, list | tuple) or not all(isinstance(each, str) for each in first):
+    if not isinstance(first, list | tuple) or not all(isinstance(text, str) for text in first):
         return None
     (component, code_key, problem), (task, compared, different, skipped) = (
         map(str, texts),

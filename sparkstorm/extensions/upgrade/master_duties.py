@@ -56,7 +56,7 @@ class UpgradeHandler:
 
     def _change(self, upgrade: GrayUpgrade, changed: GrayUpgrade) -> None:
         self._state.change_upgrade(
-            upgrade.topology_id, lambda found: changed if found == upgrade else None
+            upgrade.topology_id, lambda stored: changed if stored == upgrade else None
         )
 
     def _judged(

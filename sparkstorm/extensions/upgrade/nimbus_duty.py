@@ -125,9 +125,9 @@ class GrayUpgrades(NimbusExtension):
         reading: Reading,
         now_ms: int,
     ) -> None:
-        known = reading.snapshot.topologies.get(base.topology_id)
+        topology = reading.snapshot.topologies.get(base.topology_id)
         assignment = reading.snapshot.assignments.get(base.topology_id)
-        if known is None or assignment is None or outline is None:
+        if topology is None or assignment is None or outline is None:
             raise NotAliveError(f"Failed to get topology info of {base.topology_id}")
         if base.status in _UPGRADES and classify(upgrade, now_ms) in _UNDER_WAY:
             raise IllegalTransitionError(
@@ -138,15 +138,15 @@ class GrayUpgrades(NimbusExtension):
         transition(base, ActionRequest(Action.UPGRADE), now_ms, 0)
         # JStorm's rule: its master runs the handler, and would restart itself in the middle of a
         # batch.
-        if not has_single_master(assignment, known.outline.component_by_task):
+        if not has_single_master(assignment, topology.outline.component_by_task):
             raise IllegalTransitionError(
                 "Gray upgrade requires that topology master to be a single worker, cannot perform the upgrade!"
             )
-        check_upgraded_outline(base.name, known.outline, outline, request.is_forced)
+        check_upgraded_outline(base.name, topology.outline, outline, request.is_forced)
         _check_options(
             base,
             request.upgrade or UpgradeOptions(),
-            upgradable(assignment, known.outline.component_by_task),
+            upgradable(assignment, topology.outline.component_by_task),
         )
 
     def _check_batch(
@@ -242,10 +242,10 @@ class GrayUpgrades(NimbusExtension):
             if settings.shadow_component
             else None,
         )
-        found = parts.state.read_upgrade(base.topology_id)
+        stored = parts.state.read_upgrade(base.topology_id)
         # Cleared first: children of an earlier upgrade would count workers as upgraded that are
         # not.
-        if found is None or found.request_id != request.id:
+        if stored is None or stored.request_id != request.id:
             self._records.clear_upgrade(base.topology_id)
             parts.state.change_upgrade(base.topology_id, lambda _: upgrade)
         self._set_status(base, Action.UPGRADE, TopologyStatus.ACTIVE, now_ms)
@@ -278,11 +278,11 @@ class GrayUpgrades(NimbusExtension):
         return taken_back(upgrade, state, assignment, self._workers(base, reading), why)
 
     def _workers(self, base: TopologyBase, reading: Reading) -> Workers:
-        known = reading.snapshot.topologies.get(base.topology_id)
+        topology = reading.snapshot.topologies.get(base.topology_id)
         assignment = reading.snapshot.assignments.get(base.topology_id)
-        if known is None or assignment is None:
+        if topology is None or assignment is None:
             raise NotAliveError(f"Failed to get topology info of {base.topology_id}")
-        return upgradable(assignment, known.outline.component_by_task)
+        return upgradable(assignment, topology.outline.component_by_task)
 
     # -- the duty ----------------------------------------------------------------------------------
 
@@ -291,12 +291,13 @@ class GrayUpgrades(NimbusExtension):
         self.problems = problems = dict[str, str]()
         did = False
         upgrading = [base for base in reading.bases.values() if base.status in _UPGRADES]
-        known = self._handlers
+        handlers = self._handlers
         # A handler remembers counts of workers, by which it judges. Kept beyond its upgrade, these
         # took the fourth upgrade of a worker back.
         self._handlers = {
-            each.topology_id: known.get(each.topology_id) or UpgradeHandler(self.parts.state)
-            for each in upgrading
+            upgrade.topology_id: handlers.get(upgrade.topology_id)
+            or UpgradeHandler(self.parts.state)
+            for upgrade in upgrading
         }
         for base in upgrading:
             try:
@@ -377,7 +378,7 @@ class GrayUpgrades(NimbusExtension):
             parts.reader.forget(topology_id)
             parts.state.update_base(
                 topology_id,
-                lambda found: replace(found, code_key=code.code_key, conf_key=code.conf_key),
+                lambda stored: replace(stored, code_key=code.code_key, conf_key=code.conf_key),
             )
         # Workers that were not upgraded keep their code under their own name, so that a restart
         # does not change it.
@@ -407,11 +408,11 @@ class GrayUpgrades(NimbusExtension):
     ) -> None:
         """Change the status unless it is another one by now: a kill goes before everything."""
 
-        def changed(found: TopologyBase) -> TopologyBase:
+        def changed(stored: TopologyBase) -> TopologyBase:
             return (
-                transition(found, ActionRequest(action), now_ms, 0).base
-                if found.status is expected
-                else found
+                transition(stored, ActionRequest(action), now_ms, 0).base
+                if stored.status is expected
+                else stored
             )
 
         self.parts.state.update_base(base.topology_id, changed)

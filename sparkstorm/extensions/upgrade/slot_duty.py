@@ -39,7 +39,7 @@ class SlotUpgrades(SlotExtension):
         self._handled_id = ""  # topology of the handler
         self._due_ms = 0
 
-    def shadow(self, view: SlotView, known: SetShadow, bring: BringCode) -> SetShadow:
+    def shadow(self, view: SlotView, known_shadow: SetShadow, bring: BringCode) -> SetShadow:
         """Return the new code of an upgrade whose bar is open, fetched and checked, where one of
         this worker's tasks is the one that the bar measures.
         """
@@ -51,8 +51,8 @@ class SlotUpgrades(SlotExtension):
         if upgrade is None or task is None or task not in part.tasks:
             return NO_SHADOW
         new = upgrade.code
-        if (known.task, known.code_key) == (task, new.code_key):
-            return known
+        if (known_shadow.task, known_shadow.code_key) == (task, new.code_key):
+            return known_shadow
         try:
             code = bring(replace(part, code_key=new.code_key, conf_key=new.conf_key))
         except (SparkStormError, OSError) as fault:

@@ -46,8 +46,8 @@ class GrayUpgradeState:
 
     def is_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> bool:
         """Return whether that worker is among the upgraded ones with that code."""
-        found = self.store.get(paths.under(paths.upgraded_workers(topology_id), str(slot)))
-        return found is not None and found.data == code_text(code).encode()
+        stored = self.store.get(paths.under(paths.upgraded_workers(topology_id), str(slot)))
+        return stored is not None and stored.data == code_text(code).encode()
 
     def write_upgraded(self, topology_id: str, slot: WorkerSlot, code: WorkerCode) -> None:
         """Record that a worker runs its new code: first among the upgraded, then no longer among
@@ -68,7 +68,7 @@ class GrayUpgradeState:
         record = step.record
         if record is not None:
             self._state.change_upgrade(
-                topology_id, lambda found: record if found == upgrade else None
+                topology_id, lambda stored: record if stored == upgrade else None
             )
         upgrading = paths.upgrading_workers(topology_id)
         upgraded = paths.upgraded_workers(topology_id)
@@ -83,8 +83,8 @@ class GrayUpgradeState:
                 self.store.delete(paths.under(upgrading, str(slot)))
 
     def _is_under_way(self, upgrade: GrayUpgrade) -> bool:
-        found = self._state.read_upgrade(upgrade.topology_id)
-        return found is not None and (found.started_ms, found.code) == (
+        stored = self._state.read_upgrade(upgrade.topology_id)
+        return stored is not None and (stored.started_ms, stored.code) == (
             upgrade.started_ms,
             upgrade.code,
         )
@@ -99,10 +99,10 @@ class GrayUpgradeState:
                 self.store.delete(f"{folder}/{name}")
 
     def _workers(self, folder: str, hint: Hint | None) -> list[WorkerSlot]:
-        found = []
+        slots = []
         for node in self.store.children(folder, hint):
             try:
-                found.append(WorkerSlot.parse(node_to_name(node)))
+                slots.append(WorkerSlot.parse(node_to_name(node)))
             except ValueError:
                 continue
-        return found
+        return slots

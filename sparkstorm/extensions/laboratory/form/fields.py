@@ -71,8 +71,8 @@ def _integer(digits: str) -> object:
 
 
 def _float(digits: str) -> object:
-    found = float(digits)
-    return found if math.isfinite(found) else _NoNumber(f"{digits:.20} is too large for a number")
+    number = float(digits)
+    return number if math.isfinite(number) else _NoNumber(f"{digits:.20} is too large for a number")
 
 
 def _check(value: object, level: int) -> None:
@@ -85,21 +85,21 @@ def _check(value: object, level: int) -> None:
         return
     if level >= MOST_LEVELS:
         raise UnfitValueError(f"more than {MOST_LEVELS} lists and objects in each other")
-    for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(each, (dict, list, _NoNumber)):
+    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, (dict, list, _NoNumber)):
             try:
-                _check(each, level + 1)
+                _check(item, level + 1)
             except UnfitValueError as error:
                 raise error.inside(name) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidConfigError(f"not JSON: {show(twice)} occurs twice in an object")
-    return found
+    return mapping
 
 
 # -- kinds of fields -------------------------------------------------------------------------------
@@ -153,10 +153,10 @@ def no_duplicates(names: Iterable[str], *path: str) -> None:
 
 
 def _resources(value: object) -> Mapping[str, float]:
-    found: Mapping[str, float] = reader_of(Mapping[str, Number])(value)
-    if same := named_twice(found):
+    resources: Mapping[str, float] = reader_of(Mapping[str, Number])(value)
+    if same := named_twice(resources):
         raise UnfitValueError(f"{' and '.join(same)} are the same resource")
-    return found
+    return resources
 
 
 Resources = Annotated[Mapping[str, float], _resources]
@@ -171,9 +171,9 @@ def _constraints(value: object) -> object:
     if isinstance(value, dict):
         return reader_of(Mapping[str, _Object])(value)
     pairs: tuple[tuple[str, ...], ...] = reader_of(tuple[tuple[Text, ...], ...])(value)
-    for at, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         if len(pair) != 2:
-            raise expected("two components", list(pair)).inside(at)
+            raise expected("two components", list(pair)).inside(index)
     return pairs
 
 
@@ -232,13 +232,15 @@ _HINTS: Mapping[str, Hashable] = {
 
 def _settings(value: object) -> Mapping[str, Any]:
     """Read a configuration: known keys are checked, null ones left out, so that defaults apply."""
-    found = {key: each for key, each in reader_of(_Object)(value).items() if each is not None}
-    for key in found.keys() & _HINTS.keys():
+    settings = {
+        key: setting for key, setting in reader_of(_Object)(value).items() if setting is not None
+    }
+    for key in settings.keys() & _HINTS.keys():
         try:
-            reader_of(_HINTS[key])(found[key])
+            reader_of(_HINTS[key])(settings[key])
         except UnfitValueError as error:
             raise error.inside(f"[{show(key)}]") from None
-    return found
+    return settings
 
 
 # the configuration keys that no scheduler reads pass unread

@@ -53,7 +53,7 @@ class _JStormTopology:
     tasks: Mapping[str, Text] = ABSENT
 
     def __post_init__(self) -> None:
-        no_duplicates((each.id for each in self.components), "components")
+        no_duplicates((component.id for component in self.components), "components")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class _JStormProblem:
     unstopped_tasks: tuple[Count, ...] = ()
 
     def __post_init__(self) -> None:
-        no_duplicates((each.id for each in self.supervisors), "supervisors")
+        no_duplicates((supervisor.id for supervisor in self.supervisors), "supervisors")
 
     def context(self) -> AssignContext:
         topology = self.topology
@@ -108,34 +108,34 @@ class _JStormProblem:
             raise UnfitValueError("given twice: here and in topology.tasks", "tasks")
         components = tuple(
             JStormComponent(
-                each.id,
-                each.kind,
-                each.parallelism,
-                each.conf,
-                tuple(one.view() for one in each.inputs),
+                component.id,
+                component.kind,
+                component.parallelism,
+                component.conf,
+                tuple(source.view() for source in component.inputs),
             )
-            for each in topology.components
+            for component in topology.components
         )
         conf = {**self.conf, **topology.conf}
         return AssignContext(
             topology.id,
             self.assign_type,
             _as_counted(components, conf),
-            tuple(each.view() for each in self.supervisors),
+            tuple(supervisor.view() for supervisor in self.supervisors),
             _task_ids(components, topology.tasks if self.tasks is None else self.tasks),
             conf,
             self.reassign,
             tuple(
                 PlannedWorker(
-                    each.node,
-                    each.host,
-                    each.port,
-                    frozenset(each.tasks),
-                    each.memory_bytes,
-                    each.cpu,
-                    each.jvm,
+                    old_worker.node,
+                    old_worker.host,
+                    old_worker.port,
+                    frozenset(old_worker.tasks),
+                    old_worker.memory_bytes,
+                    old_worker.cpu,
+                    old_worker.jvm,
                 )
-                for each in self.old_workers
+                for old_worker in self.old_workers
             ),
             frozenset(self.dead_tasks),
             frozenset(self.unstopped_tasks),
@@ -145,22 +145,25 @@ class _JStormProblem:
 def context_from(value: object) -> AssignContext:
     """Read a problem; InvalidConfigError names the field that is wrong."""
     with named_errors(InvalidConfigError, "problem"):
-        found = read_as(_JStormProblem, value).context()
-        _check_offers(found)
-    definitions(found)  # refuse a malformed definition even if no worker is needed
-    return found
+        context = read_as(_JStormProblem, value).context()
+        _check_offers(context)
+    definitions(context)  # refuse a malformed definition even if no worker is needed
+    return context
 
 
 def _check_offers(context: AssignContext) -> None:
     """Refuse an offered port in which a living worker sits: a worker that were placed there would
     lose its tasks.
     """
-    offers = {each.id: (at, each.available) for at, each in enumerate(context.supervisors)}
+    offers = {
+        supervisor.id: (index, supervisor.available)
+        for index, supervisor in enumerate(context.supervisors)
+    }
     for worker in living_workers(context):
-        at, offered = offers.get(worker.node, (0, ()))
+        index, offered = offers.get(worker.node, (0, ()))
         if worker.port in offered:
             sentence = f"{worker.port} is offered, but a worker of old_workers lives there"
-            raise UnfitValueError(sentence, "supervisors", at, "available")
+            raise UnfitValueError(sentence, "supervisors", index, "available")
 
 
 def _as_counted(
@@ -170,14 +173,17 @@ def _as_counted(
     whether listed or not.
     """
     counts = {ACKER: int(conf.get(ACKERS_KEY, 0)), MASTER: 1}
-    listed = {each.id for each in components}
+    listed = {component.id for component in components}
     implied = [
         JStormComponent(name, "system", count)
         for name, count in counts.items()
         if name not in listed
     ]
     return (
-        *(replace(each, parallelism=counts.get(each.id, each.parallelism)) for each in components),
+        *(
+            replace(component, parallelism=counts.get(component.id, component.parallelism))
+            for component in components
+        ),
         *implied,
     )
 
@@ -186,14 +192,14 @@ def _task_ids(
     components: tuple[JStormComponent, ...], named: Mapping[str, str] | None
 ) -> dict[int, str]:
     if named is None:
-        if sum(each.parallelism for each in components) > MAX_TASKS:
+        if sum(component.parallelism for component in components) > MAX_TASKS:
             raise UnfitValueError(f"more than {MAX_TASKS} tasks", "topology", "components")
         return give_task_ids(components)
-    known = {each.id for each in components}
+    known_ids = {component.id for component in components}
     for task, component in named.items():
         if not (task.isascii() and task.isdecimal() and len(task) <= MOST_TASK_DIGITS):
             raise expected("a task id", task).inside("tasks")
-        if component not in known:
+        if component not in known_ids:
             raise UnfitValueError(f"task {task}: no component is called {show(component)}", "tasks")
     return {int(task): component for task, component in named.items()}
 

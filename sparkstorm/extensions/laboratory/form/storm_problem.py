@@ -60,10 +60,13 @@ class Round:
         """Return a new cluster view without dead ports."""
         dead = self.dead_ports or {}
         living = [
-            replace(each, ports=tuple(port for port in each.ports if port not in dead[each.id]))
-            if each.id in dead
-            else each
-            for each in self.supervisors
+            replace(
+                supervisor,
+                ports=tuple(port for port in supervisor.ports if port not in dead[supervisor.id]),
+            )
+            if supervisor.id in dead
+            else supervisor
+            for supervisor in self.supervisors
         ]
         return ClusterView(
             living,
@@ -97,12 +100,12 @@ def _executor(value: object) -> ExecutorId:
 
 
 def _assignment(value: object) -> Mapping[ExecutorId, WorkerSlot]:
-    found: dict[ExecutorId, WorkerSlot] = {}
+    slot_by_executor: dict[ExecutorId, WorkerSlot] = {}
     for row in reader_of(tuple[_StormRow, ...])(value):
-        if row.executor in found:
+        if row.executor in slot_by_executor:
             raise UnfitValueError(f"executor {list(row.executor)} occurs twice")
-        found[row.executor] = WorkerSlot(row.node, row.port)
-    return found
+        slot_by_executor[row.executor] = WorkerSlot(row.node, row.port)
+    return slot_by_executor
 
 
 def _owner(value: object) -> str:
@@ -163,19 +166,23 @@ class _StormTopology:
     measured: MeasuredForm | None = None
 
     def __post_init__(self) -> None:
-        no_duplicates((each.id for each in self.components), "components")
+        no_duplicates((component.id for component in self.components), "components")
         if self.measured is not None:
-            executors = [executor for each in self.components for executor in each.executors]
-            self.measured.check({each.id for each in self.components}, executors)
+            executors = [
+                executor for component in self.components for executor in component.executors
+            ]
+            self.measured.check({component.id for component in self.components}, executors)
         last = None
-        for executor in sorted(executor for each in self.components for executor in each.executors):
+        for executor in sorted(
+            executor for component in self.components for executor in component.executors
+        ):
             if last is not None and executor.first_task <= last:
                 raise UnfitValueError(
                     f"task {executor.first_task} is in two executors", "components"
                 )
             last = executor.last_task
         try:
-            check_regions(((each.id, each.conf) for each in self.components), "")
+            check_regions(((component.id, component.conf) for component in self.components), "")
         except InvalidTopologyError as error:
             raise UnfitValueError(str(error), "components") from None
 
@@ -183,13 +190,13 @@ class _StormTopology:
         conf = {**cluster_conf, **self.conf}
         components = tuple(
             ComponentView(
-                each.id,
-                each.kind,
-                each.executors,
-                each.conf,
-                tuple(one.view() for one in each.inputs),
+                component.id,
+                component.kind,
+                component.executors,
+                component.conf,
+                tuple(source.view() for source in component.inputs),
             )
-            for each in self.components
+            for component in self.components
         )
         num_workers = conf.get("topology.workers", 1)
         return TopologyView(
@@ -229,21 +236,23 @@ class _Round:
 
     def __post_init__(self) -> None:
         for name in ("supervisors", "topologies"):
-            no_duplicates((each.id for each in getattr(self, name) or ()), name)
+            no_duplicates((entry.id for entry in getattr(self, name) or ()), name)
 
     def over(self, former: Round, cluster_conf: Conf) -> Round:
         """Return the round, with absent fields taken from the former one."""
         names = ("assignments", "dead_ports", "blacklisted_hosts", "greylisted_hosts")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.supervisors is not None:
-            given["supervisors"] = tuple(each.view() for each in self.supervisors)
+            given["supervisors"] = tuple(supervisor.view() for supervisor in self.supervisors)
         if self.topologies is not None:
-            given["topologies"] = tuple(each.view(cluster_conf) for each in self.topologies)
-        found = replace(former, **given)
-        unknown = set(found.assignments or ()) - {each.id for each in found.topologies}
+            given["topologies"] = tuple(topology.view(cluster_conf) for topology in self.topologies)
+        new_round = replace(former, **given)
+        unknown = set(new_round.assignments or ()) - {
+            topology.id for topology in new_round.topologies
+        }
         if unknown:
             raise UnfitValueError(f"no topology is called {show(min(unknown))}", "assignments")
-        return found
+        return new_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +276,11 @@ class _StormProblem(_Round):
     def problem(self) -> Problem:
         former = first = self.over(Round(), self.conf)
         rounds = []
-        for at, each in enumerate(self.rounds):
+        for index, round_ in enumerate(self.rounds):
             try:
-                former = each.over(former, self.conf)
+                former = round_.over(former, self.conf)
             except UnfitValueError as error:
-                raise error.inside(at).inside("rounds") from None
+                raise error.inside(index).inside("rounds") from None
             rounds.append(former)
         return Problem(self.scheduler, self.inner, self.conf, first, tuple(rounds))
 
@@ -301,62 +310,64 @@ def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
             return _solve(scheduler, cluster)
         before = cluster.assignments()
         cluster.reasons = Reasons()
-        found = _solve(scheduler, cluster)
-        return found | {"why": _why(cluster, before, cluster.reasons, problem.scheduler)}
+        solution = _solve(scheduler, cluster)
+        return solution | {"why": _why(cluster, before, cluster.reasons, problem.scheduler)}
 
     if problem.rounds:
-        return {"rounds": [solved(each) for each in problem.rounds]}
+        return {"rounds": [solved(round_) for round_ in problem.rounds]}
     return solved(problem.first)
 
 
 def _why(
     cluster: ClusterView, before: Assignments, reasons: Reasons, scheduler: str
 ) -> dict[str, list[dict[str, Any]]]:
-    found = {}
+    rows_by_topology = {}
     for name, slots in cluster.assignments().items():
         was = before[name]
         status = cluster.refused.get(name) or cluster.status.get(name, "")
-        found[name] = [
+        rows_by_topology[name] = [
             {
-                "executor": list(each),
-                "reason": reasons.of(name, each, slots.get(each), was.get(each), scheduler, status),
+                "executor": list(executor),
+                "reason": reasons.of(
+                    name, executor, slots.get(executor), was.get(executor), scheduler, status
+                ),
             }
-            for each in cluster.topologies[name].executors
+            for executor in cluster.topologies[name].executors
         ]
-    return found
+    return rows_by_topology
 
 
 def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:
     scheduler.schedule(cluster.topologies, cluster)
-    found: dict[str, Any] = {
+    solution: dict[str, Any] = {
         "assignments": {name: rows_of(placed) for name, placed in cluster.assignments().items()},
         "status": {
             name: cluster.status.get(name) or _status(cluster, name) for name in cluster.topologies
         },
     }
     if isinstance(scheduler, BlacklistScheduler):
-        found["blacklisted_hosts"] = list(scheduler.blacklisted_hosts)
+        solution["blacklisted_hosts"] = list(scheduler.blacklisted_hosts)
         scheduler = scheduler.inner
     if isinstance(scheduler, ResourceAwareScheduler):
         # A topology that was placed again in the same round has only moved.
-        found["evicted"] = sorted(
+        solution["evicted"] = sorted(
             {name for name in cluster.evicted if not cluster.placement(name).num_workers}
         )
     if isinstance(scheduler, MultitenantScheduler) and scheduler.pool_sizes is not None:
         sizes = scheduler.pool_sizes
-        found["pools"] = {
+        solution["pools"] = {
             "free": sizes.free,
             "default": sizes.default,
             "isolated": dict(sizes.isolated),
         }
-    return found
+    return solution
 
 
 def rows_of(placed: Mapping[ExecutorId, WorkerSlot]) -> list[dict[str, Any]]:
     """Return a placement as sorted rows."""
     return [
-        {"executor": list(at), "node": slot.node, "port": slot.port}
-        for at, slot in sorted(placed.items())
+        {"executor": list(executor), "node": slot.node, "port": slot.port}
+        for executor, slot in sorted(placed.items())
     ]
 
 

@@ -110,13 +110,13 @@ def open_capsule(path: str | Path) -> Capsule:
 
 @contextmanager
 def _tracing(lines: list[Line]) -> Iterator[None]:
-    known: dict[int, dict[str, str]] = {}
+    values_by_frame: dict[int, dict[str, str]] = {}
 
     def local(frame: FrameType, event: str, _argument: Any) -> Any:
         if event == "line" and len(lines) < _MOST_LINES:
-            before = known.get(id(frame), {})
+            before = values_by_frame.get(id(frame), {})
             now = {name: _shown(value) for name, value in frame.f_locals.items() if name != "self"}
-            known[id(frame)] = now
+            values_by_frame[id(frame)] = now
             changed = {name: value for name, value in now.items() if before.get(name) != value}
             file = frame.f_code.co_filename
             lines.append(

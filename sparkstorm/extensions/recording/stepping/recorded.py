@@ -69,10 +69,10 @@ def recorded(path: str | Path) -> list[Slice]:
     """Return the slices of one task's folder, or of one of its files, oldest first; RecordingError
     names an unreadable file.
     """
-    segments = [_segment(each) for each in _files(Path(path))]
+    segments = [_segment(file) for file in _files(Path(path))]
     slices: list[Slice] = []
     last: Header | None = None
-    for header, state, rows in (each for each in segments if each is not None):
+    for header, state, rows in (segment for segment in segments if segment is not None):
         if last is not None and (header.component, header.task) != (last.component, last.task):
             raise RecordingError(
                 f"{path} holds what several tasks were given: name the folder of one of them"
@@ -93,11 +93,11 @@ def recorded(path: str | Path) -> list[Slice]:
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    closed = {each.with_suffix(""): each for each in path.rglob("*.parquet")}
-    begun = {each.with_suffix(""): each for each in path.rglob("*.part")}
+    closed = {file.with_suffix(""): file for file in path.rglob("*.parquet")}
+    begun = {file.with_suffix(""): file for file in path.rglob("*.part")}
     if not closed and not begun:
         raise RecordingError(f"{path}: there is no recording")
-    return [each for _, each in sorted({**begun, **closed}.items())]
+    return [file for _, file in sorted({**begun, **closed}.items())]
 
 
 def _segment(path: Path) -> tuple[Header, list[Any], list[Row]] | None:

@@ -34,14 +34,14 @@ def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folde
     topology, make_instance = open_topology(
         code, hashlib.sha256(code).hexdigest(), folder / "modules.zip"
     )
-    whole = Topology(
+    with_bolts = Topology(
         {
             c.id: replace(c, instance=make_instance(c.id) if c.kind == "bolt" else None)
             for c in topology
         }
     )
     conf = read_frame(source, codec)
-    stepper = Stepper(whole, component, conf=conf, cells=())
+    stepper = Stepper(with_bolts, component, conf=conf, cells=())
     while True:
         try:
             kind, *rest = read_frame(source, codec)
@@ -51,7 +51,7 @@ def serve(code: bytes, component: str, source: IO[bytes], sink: IO[bytes], folde
             index, pairs, cells = rest
             state = {tuple(key) if isinstance(key, list) else key: value for key, value in pairs}
             stepper = Stepper(
-                whole, component, conf=conf, state=state, task_index=index, cells=cells
+                with_bolts, component, conf=conf, state=state, task_index=index, cells=cells
             )
             write_frame(sink, codec, [])
             continue

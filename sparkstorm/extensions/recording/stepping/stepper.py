@@ -138,13 +138,13 @@ class Stepper:
         topology = _without_targets(topology)
         conf = merge(check(conf or {}, "the settings of the steps")).as_dict()
         self._plan = make_plan(topology, conf, "steps", {c.id: Effects.RUN for c in topology.bolts})
-        found = self._plan.topology.components.get(component)
-        if found is None or found.kind != "bolt":
+        chosen = self._plan.topology.components.get(component)
+        if chosen is None or chosen.kind != "bolt":
             raise InvalidTopologyError(
                 f"there is no bolt '{component}', only {', '.join(c.id for c in topology.bolts)}"
             )
-        self._component = found
-        self._has_time = isinstance(found.instance, WindowedBolt | TimedBolt)
+        self._component = chosen
+        self._has_time = isinstance(chosen.instance, WindowedBolt | TimedBolt)
         if self._has_time and cells is None:
             raise InvalidTopologyError(
                 f"'{component}' has windows or timers, which cannot be stepped through: run its whole input with replay_locally"
@@ -154,7 +154,7 @@ class Stepper:
         task = tasks[task_index % len(tasks)]
         outputs, self._rows = kept_outputs(self._parts, task)
         # A copy: the topology's own instance stays as the user built it, for the next stepper.
-        self._run = self._make_task(cloudpickle.loads(cloudpickle.dumps(found.instance)), outputs)
+        self._run = self._make_task(cloudpickle.loads(cloudpickle.dumps(chosen.instance)), outputs)
         self._undo = _Undo()
         if self._run.state is not None:
             self._run.state.undo = self._undo
@@ -279,9 +279,9 @@ class Stepper:
             return TICK
         inputs = {(s.component, s.stream) for s in self._component.inputs}
         if (component, stream) not in inputs:
-            known = ", ".join(f"{c}:{s}" for c, s in sorted(inputs))
+            names = ", ".join(f"{c}:{s}" for c, s in sorted(inputs))
             raise InvalidTopologyError(
-                f"'{self._component.id}' does not listen to {component}:{stream}, only to {known}"
+                f"'{self._component.id}' does not listen to {component}:{stream}, only to {names}"
             )
         return self._parts.source(self._plan.tasks(component)[0], stream)
 
@@ -291,10 +291,10 @@ class Stepper:
 
     def _input_source(self, component: Any, task: Any, stream: Any) -> Source:
         try:
-            found = self._source(component, stream)
+            source = self._source(component, stream)
         except (InvalidTopologyError, TypeError) as error:
             raise RecordingError(f"the window of this dead letter: {error}") from error
-        return Source(found.component, task, found.stream, found.fields)
+        return Source(source.component, task, source.stream, source.fields)
 
 
 def _without_targets(topology: Topology) -> Topology:
