@@ -201,23 +201,23 @@ class Cluster:
 
     def _start(self) -> None:
         refuse_remote_master(self.sc.master or "", self.stores.embedded)
-        at = self.stores.connection
-        self._address = address = zookeeper_address(at, self.conf)
+        connection = self.stores.connection
+        self._address = address = zookeeper_address(connection, self.conf)
         store = ZooKeeperStateStore(address, self._say)
         self._closers.callback(store.close)
         self._viewer = address.viewer
         store.open_to_viewer(paths.TICKETS)
         self._tickets = TicketOffice(store, address)
-        self._key = signing_key(at.secret)
+        self._key = signing_key(connection.secret)
         self.state = StormState(store, self._key)
-        self._bytes_store = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, tag=TAG))
+        self._bytes_store = RedisBytesStore(Link(connection.redis, _REDIS_ANSWER_S, tag=TAG))
         self._closers.callback(self._bytes_store.close)
         self.blobs = BlobStore(self.state, self._bytes_store, self._key)
         self._office = DriverOffice(self.state, self._say)
         self._closers.callback(self._office.leave)
         self._join()
         self.service = NimbusService(self.state, self.blobs, self.conf, self.clock)
-        self.client = ClusterClient(self.state, at.stores, self.service, self.conf)
+        self.client = ClusterClient(self.state, connection.stores, self.service, self.conf)
         self._closers.callback(self.client.close)
         self._start_slots()
         # with its slots up: a leader without them would place everything elsewhere, or nowhere
@@ -238,14 +238,16 @@ class Cluster:
             self._publish_conf()
             return
         try:
-            found = self.state.read_cluster_conf()
+            conf_before = self.state.read_cluster_conf()
         except TamperedBlobError as error:
             raise InvalidConfigError(
                 f"{connection_path(self.conf)} has another secret than the drivers at {self.state.store.address}: copy the "
                 "connection.json of one of them there, or name it in sparkstorm.connection.file"
             ) from error
         own = self.conf.for_clients()
-        keys = {key for key in {*found, *own} - _OWN_KEYS if found.get(key) != own.get(key)}
+        keys = {
+            key for key in {*conf_before, *own} - _OWN_KEYS if conf_before.get(key) != own.get(key)
+        }
         if keys:
             self._say(
                 f"this driver's configuration differs from the leader's, which is in force, in {', '.join(sorted(keys))}"
@@ -263,18 +265,26 @@ class Cluster:
         state = StormState(store, self._key)
         wake = threading.Event()
         blobs = BlobStore(state, self._bytes_store, self._key)
-        at = self.stores.connection
-        patience_s = PATIENCE_OF_SEVERAL_S if at.other_redis else PATIENCE_S
+        connection = self.stores.connection
+        patience_s = PATIENCE_OF_SEVERAL_S if connection.other_redis else PATIENCE_S
         hooks = NimbusHooks(
             wake=wake.set,
             on_lead=self._publish_conf,
             depose=self._office.depose,
             driver=self._office.me,
-            retirement=RedisRetirement(at.redis, patience_s),
-            home=at.redis.name,
-            other_stores={each.name: RedisRetirement(each, patience_s) for each in at.other_redis},
+            retirement=RedisRetirement(connection.redis, patience_s),
+            home=connection.redis.name,
+            other_stores={
+                redis_address.name: RedisRetirement(redis_address, patience_s)
+                for redis_address in connection.other_redis
+            },
             require_durable=lambda durability, names: require_durable(
-                durability, [each for each in at.stores.all() if each.name in names]
+                durability,
+                [
+                    redis_address
+                    for redis_address in connection.stores.all()
+                    if redis_address.name in names
+                ],
             ),
             listeners=self.listeners,
         )
@@ -292,8 +302,8 @@ class Cluster:
     @property
     def leader(self) -> DriverInfo | None:
         """The driver whose Nimbus leads, as this driver's Nimbus read it last."""
-        found = self._nimbus.nimbus.leader
-        return found.driver if found else None
+        leader = self._nimbus.nimbus.leader
+        return leader.driver if leader else None
 
     @property
     def is_leading(self) -> bool:
@@ -308,7 +318,7 @@ class Cluster:
             return []
 
     def _start_slots(self) -> None:
-        living = {self._office.me.id, *(each.id for each in self._office.others())}
+        living = {self._office.me.id, *(other.id for other in self._office.others())}
         for gone in set(self.state.store.children(paths.STOP_SLOTS)) - living:
             self.state.store.delete(f"{paths.STOP_SLOTS}/{gone}")
         spec = self._slot_spec()
@@ -331,22 +341,22 @@ class Cluster:
             self.state.store.put(stop_path, str(number).encode())
 
     def _slot_spec(self) -> SlotSpec:
-        at = self.stores.connection
+        connection = self.stores.connection
         is_emulated = (self.sc.master or "").startswith("local")
         supervisors = self.settings.supervisors if is_emulated else 0
         nodes = tuple(f"node-{i + 1}" for i in range(supervisors))
         return SlotSpec(
             zookeeper=StateAddress(
-                at.zookeeper.hosts,
-                at.zookeeper.root,
-                at.zookeeper.user,
-                at.zookeeper.password,
+                connection.zookeeper.hosts,
+                connection.zookeeper.root,
+                connection.zookeeper.user,
+                connection.zookeeper.password,
                 ZooKeeperSettings.of(self.conf).session_ms,
                 self._viewer,
-                at.zookeeper.tls,
+                connection.zookeeper.tls,
             ),
-            redis=at.redis,
-            other_redis=at.other_redis,
+            redis=connection.redis,
+            other_redis=connection.other_redis,
             local_dir=str(Path(self._slot_folder, "supervisors")),
             log_dir=str(self.log_dir),
             # on other masters a host has as many ports as slots land there
@@ -405,11 +415,11 @@ class Cluster:
     def slots_by_node(self) -> dict[str, int]:
         """Return the number of this driver's registered slots by supervisor."""
         own = [
-            each
-            for each in self.state.supervisor_ids()
-            if driver_of_node(each) == self._office.me.number
+            node
+            for node in self.state.supervisor_ids()
+            if driver_of_node(node) == self._office.me.number
         ]
-        infos = [self.state.read_supervisor(each) for each in own]
+        infos = [self.state.read_supervisor(node) for node in own]
         return {info.supervisor_id: len(info.ports) for info in infos if info is not None}
 
 

@@ -103,20 +103,20 @@ def progress_text(
     """done/total, tuples/s, pending, acked, failed, complete latency; within `width`, of a terminal,
     with a bar, and the least important are left out.
     """
-    bar = share = left = ""
+    bar = share = time_left = ""
     if progress.total:
         percent = 100 * progress.done / progress.total
         share = f"{percent:5.1f} % of {_amount(progress.total)}"
         done = min(_BAR, int(_BAR * percent / 100))
         bar = "" if width is None else f"[{'#' * done}{'.' * (_BAR - done)}]"
-        left = "" if left_s is None else f"{_clock(left_s)} left"
+        time_left = "" if left_s is None else f"{_clock(left_s)} left"
     bad = sum(progress.bad.values())
     latency = latency_text(progress).strip()
     speed = f"{rate:>9,.0f} tuples/s" if width is None else f"{rate:,.0f} tuples/s"
     parts = {  # by order of place; the number decides which go first where there is no room
         bar: 3.5,
         share: 9,
-        left: 4,
+        time_left: 4,
         speed: 8,
         f"pending {progress.pending:,}": 3,
         f"acked {progress.acked:,}": 1,
@@ -128,7 +128,7 @@ def progress_text(
     }
     parts.pop("", None)
     while width is not None and len(parts) > 1 and len("  ".join(parts)) > width:
-        del parts[min(parts, key=lambda each: parts[each])]
+        del parts[min(parts, key=lambda part: parts[part])]
     return "  ".join(parts)[:width]
 
 

@@ -53,8 +53,8 @@ class Groups:
         if cause not in self._by_cause and len(self._by_cause) >= _MOST_CAUSES:
             cause = _OTHERS
             letter = None
-        found = self._by_cause.setdefault(cause, Group(0, letter))
-        found.count += 1
+        group = self._by_cause.setdefault(cause, Group(0, letter))
+        group.count += 1
         return cause
 
     def largest(self) -> list[tuple[Cause, Group]]:
@@ -108,18 +108,18 @@ class DeadLetterFile:
         letter's id.
         """
         last = "0"
-        whole = 0
+        good_bytes = 0
         with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                whole += len(line)
+                good_bytes += len(line)
                 id, letter = _parsed(line)
                 last = id or last
                 self.groups.add(letter)
                 self.written += 1
-        if self.path.exists() and self.path.stat().st_size > whole:
-            os.truncate(self.path, whole)
+        if self.path.exists() and self.path.stat().st_size > good_bytes:
+            os.truncate(self.path, good_bytes)
         return last
 
     def _append(self, letters: list[tuple[str, bytes]]) -> bool:

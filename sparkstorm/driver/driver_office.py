@@ -73,14 +73,14 @@ class DriverOffice:
 
     def others(self) -> list[DriverInfo]:
         """Return the other drivers of this root; StoreInconsistentError when a node is damaged."""
-        return [each for each in self._state.read_drivers() if each.id != self.me.id]
+        return [driver for driver in self._state.read_drivers() if driver.id != self.me.id]
 
     def holder(self) -> DriverInfo | None:
         """Return the driver that holds the entrance; StoreInconsistentError when the node is
         damaged.
         """
-        found = self._store.get(paths.DRIVER)
-        return decode_record(DriverInfo, found.data, paths.DRIVER) if found is not None else None
+        stored = self._store.get(paths.DRIVER)
+        return decode_record(DriverInfo, stored.data, paths.DRIVER) if stored is not None else None
 
     def depose(self, leader: NimbusInfo) -> bool:
         """End the leadership of a Nimbus whose driver is dead, before its session ends; whether it
@@ -116,9 +116,9 @@ class DriverOffice:
         others = self._living()
         rival = next(
             (
-                each
-                for each in others
-                if self.me.is_alone or each.is_alone or each.folder == self.me.folder
+                other
+                for other in others
+                if self.me.is_alone or other.is_alone or other.folder == self.me.folder
             ),
             None,
         )
@@ -148,9 +148,9 @@ class DriverOffice:
     def _living(self) -> list[DriverInfo]:
         """Return the other drivers that are not known to be dead; remove those that are."""
         others = self.others()
-        for dead in [each for each in others if self._is_gone(each)]:
+        for dead in [other for other in others if self._is_gone(other)]:
             self._state.remove_driver(dead.id)
-        return [each for each in others if not self._is_gone(each)]
+        return [other for other in others if not self._is_gone(other)]
 
     def _is_gone(self, driver: DriverInfo | None) -> bool:
         if driver is None or driver.id == self.me.id:
@@ -178,7 +178,7 @@ class DriverOffice:
         its nodes' names again.
         """
         claims = self._state.read_driver_numbers()
-        living = {each.number for each in others}
+        living = {other.number for other in others}
         own = [
             number
             for number, claim in claims.items()
@@ -192,7 +192,7 @@ class DriverOffice:
         number = own[0] if own else unclaimed
         idle = [number for number in claims if number not in living]
         if not own and len(claims) >= _MOST_NUMBERS and idle:
-            number = min(idle, key=lambda each: claims[each].claimed_ms)
+            number = min(idle, key=lambda idle_number: claims[idle_number].claimed_ms)
         self._state.write_driver_number(number, DriverNumber(self.me.folder, self.me.since_ms))
         return number
 
@@ -207,13 +207,13 @@ class DriverOffice:
                 if epoch != self._store.session_epoch:
                     self._claim_again()
                     epoch = self._store.session_epoch
-                found = self._find_rival()
-                if found is not None and found != rival:
+                newest_rival = self._find_rival()
+                if newest_rival is not None and newest_rival != rival:
                     self._say(
-                        f"{found} has taken ZooKeeper root {self._store.address} while this driver's session "
+                        f"{newest_rival} has taken ZooKeeper root {self._store.address} while this driver's session "
                         "was lost: stop one of the two"
                     )
-                rival = found
+                rival = newest_rival
             except StoreUnavailableError:
                 continue  # ZooKeeper is away: others cannot come in either
             except Exception:  # the outermost frame of the thread
@@ -249,9 +249,9 @@ def folder_id(folder: Path) -> str:
     path = folder / "driver-id"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists():
-        found = path.read_text(encoding="ascii", errors="replace").strip()
-        if _FOLDER_ID.fullmatch(found):
-            return found
+        identifier = path.read_text(encoding="ascii", errors="replace").strip()
+        if _FOLDER_ID.fullmatch(identifier):
+            return identifier
     fresh = path.with_name(f"driver-id.{os.getpid()}.new")
     fresh.write_text(uuid.uuid4().hex, encoding="ascii")
     os.replace(fresh, path)

@@ -131,7 +131,7 @@ def read_job_file(
 
 def read_job(options: argparse.Namespace) -> JobFile:
     """Read the job file of parsed options; warn of exposed passwords and of keys without effect."""
-    overrides = dict(parse_override(each) for each in options.c)
+    overrides = dict(parse_override(argument) for argument in options.c)
     if checkpoint := getattr(options, "from_checkpoint", None):
         overrides["topology.from.checkpoint"] = checkpoint
     for key in ("files", "archives"):
@@ -144,12 +144,12 @@ def read_job(options: argparse.Namespace) -> JobFile:
 
 def _substituted(options: argparse.Namespace) -> dict[str, Any]:
     """Return the substitutions of the options in a Flux document, as arguments of its factory."""
-    found: dict[str, Any] = {}
+    substitutions: dict[str, Any] = {}
     if getattr(options, "filter", None):
-        found["filter"] = os.path.abspath(options.filter)
+        substitutions["filter"] = os.path.abspath(options.filter)
     if getattr(options, "env_filter", False):
-        found["environment"] = True
-    return found
+        substitutions["environment"] = True
+    return substitutions
 
 
 def say_warnings(overrides: Mapping[str, Any], own_conf: Mapping[str, Any], path: str) -> None:
@@ -262,11 +262,11 @@ def _check_arguments(job: JobFile, factory: Any) -> None:
         ) from None
 
 
-def _with_parallelism(job: JobFile, topology: Topology, known: Collection[str]) -> Topology:
-    unknown = [c for c in job.parallelism if c not in known]
+def _with_parallelism(job: JobFile, topology: Topology, known_names: Collection[str]) -> Topology:
+    unknown = [c for c in job.parallelism if c not in known_names]
     if unknown:
         raise InvalidTopologyError(
-            f"{job.path}: parallelism names unknown component '{unknown[0]}'; there are {', '.join(sorted(known))}"
+            f"{job.path}: parallelism names unknown component '{unknown[0]}'; there are {', '.join(sorted(known_names))}"
         )
     changed = Topology(
         {c.id: replace(c, parallelism=job.parallelism.get(c.id, c.parallelism)) for c in topology}

@@ -60,26 +60,26 @@ def findings(
     """Return what the checks find: the servers are those of a connection file if one is given, else
     of the configuration.
     """
-    found = [
+    checks = [
         _found("Python", lambda: f"{platform.python_version()} at {sys.executable}"),
         _found("Java", lambda: _java(environ)),
         _core(environ),
         *_spark(environ),
     ]
     if connection is None:
-        return [*found, *_configured(conf)]
+        return [*checks, *_configured(conf)]
     try:
-        at = load_any_connection(Path(connection).expanduser())
+        connected = load_any_connection(Path(connection).expanduser())
     except SparkStormError as error:
-        return [*found, MachineFinding("connection", False, str(error))]
-    own = at.zookeeper
+        return [*checks, MachineFinding("connection", False, str(error))]
+    own = connected.zookeeper
     keeper = ZooKeeperAddress(own.hosts, own.root, own.user, own.password, tls=own.tls)
     stores = [
-        each
-        for store in at.stores.all()
-        for each in _redis(store, isinstance(at, ReadOnlyConnection))
+        check
+        for store in connected.stores.all()
+        for check in _redis(store, isinstance(connected, ReadOnlyConnection))
     ]
-    return [*found, *stores, _zookeeper(keeper)]
+    return [*checks, *stores, _zookeeper(keeper)]
 
 
 def _found(subject: str, check: Callable[[], str]) -> MachineFinding:
@@ -205,7 +205,7 @@ def _redis(address: RedisAddress, is_viewer: bool = False) -> Iterator[MachineFi
 
 
 def _server(address: RedisAddress, is_node: bool) -> Iterator[MachineFinding]:
-    at = address.place
+    place = address.place
     with client_of(address, _WAIT_S) as client:
         try:
             check_redis_settings(client, is_node)
@@ -218,25 +218,25 @@ def _server(address: RedisAddress, is_node: bool) -> Iterator[MachineFinding]:
             yield MachineFinding("Redis", False, str(error))
             return
         except redis.RedisError as error:
-            yield MachineFinding("Redis", False, f"Redis at {at} does not answer: {error}")
+            yield MachineFinding("Redis", False, f"Redis at {place} does not answer: {error}")
             return
     limit = f"{memory['maxmemory'] >> 20:,} MiB" if memory["maxmemory"] else "no limit"
     used = f"{memory['used_memory'] >> 20:,} MiB of {limit} used"
     yield MachineFinding(
-        "Redis", True, f"{server['redis_version']} at {at}, {memory['maxmemory_policy']}, {used}"
+        "Redis", True, f"{server['redis_version']} at {place}, {memory['maxmemory_policy']}, {used}"
     )
-    yield _clock(1000 * seconds + micros / 1000, began_ms, ended_ms, at)
+    yield _clock(1000 * seconds + micros / 1000, began_ms, ended_ms, place)
 
 
-def _answers(client: redis.Redis, at: str) -> str:
+def _answers(client: redis.Redis, place: str) -> str:
     try:
         client.ping()
     except redis.RedisError as error:
-        raise StoreUnavailableError(f"Redis at {at} does not answer: {error}") from error
-    return f"{at} answers; a viewer cannot ask for its version, policy and clock"
+        raise StoreUnavailableError(f"Redis at {place} does not answer: {error}") from error
+    return f"{place} answers; a viewer cannot ask for its version, policy and clock"
 
 
-def _clock(theirs_ms: float, began_ms: float, ended_ms: float, at: str) -> MachineFinding:
+def _clock(theirs_ms: float, began_ms: float, ended_ms: float, place: str) -> MachineFinding:
     """Compare Redis' clock with this host's; the time that the question took is no difference."""
     apart_ms = theirs_ms - ended_ms if theirs_ms > ended_ms else min(0.0, theirs_ms - began_ms)
     if abs(apart_ms) < _CLOCK_MS:
@@ -245,21 +245,21 @@ def _clock(theirs_ms: float, began_ms: float, ended_ms: float, at: str) -> Machi
     return MachineFinding(
         "clock",
         False,
-        f"Redis at {at} is {abs(apart_ms) / 1000:.1f} s {which} this host: let both follow one NTP server",
+        f"Redis at {place} is {abs(apart_ms) / 1000:.1f} s {which} this host: let both follow one NTP server",
     )
 
 
 def _zookeeper(address: ZooKeeperAddress) -> MachineFinding:
     def open_and_close() -> str:
         wait_ms = int(1000 * _WAIT_S)
-        at = replace(
+        probe_address = replace(
             address,
             is_read_only=True,
             session_timeout_ms=wait_ms,
             connection_timeout_ms=wait_ms,
             retries=0,
         )
-        store = ZooKeeperStateStore(at)
+        store = ZooKeeperStateStore(probe_address)
         store.close()
         return f"{store.address} answers"
 

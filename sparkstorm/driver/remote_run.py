@@ -39,9 +39,13 @@ def run_remotely(
     """Submit a job, or take its unfinished run up, and follow it to its end; Ctrl-C leaves it to
     the cluster.
     """
-    known = keys()
+    known_keys = keys()
     for key in job.own_conf:
-        if key in known and known[key].scope == "cluster" and not key.startswith(_OF_FOLLOWERS):
+        if (
+            key in known_keys
+            and known_keys[key].scope == "cluster"
+            and not key.startswith(_OF_FOLLOWERS)
+        ):
             run.console.say(f"note: {key} is a matter of the cluster; it changes nothing here")
     how = f"sparkstorm follow {job.name}, or the same command, follows it; sparkstorm kill {job.name} ends it"
     with connect(connection) as cluster:

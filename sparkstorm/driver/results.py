@@ -86,7 +86,7 @@ def read_results(where: str, content: object) -> tuple[Result, ...]:
     entry and field.
     """
     entries = content if isinstance(content, list) else [content]
-    found: list[Result] = []
+    results: list[Result] = []
     for number, entry in enumerate(entries):
         root = "results" if not isinstance(content, list) else f"results[{number}]"
         with named_errors(InvalidConfigError, prefix=f"{where}: {root}: "):
@@ -95,12 +95,12 @@ def read_results(where: str, content: object) -> tuple[Result, ...]:
             raise InvalidConfigError(
                 f"{where}: {root}: format: table needs the url of a database and the name of a table"
             )
-        if any(_target(each) == _target(result) for each in found):
+        if any(_target(earlier) == _target(result) for earlier in results):
             raise InvalidConfigError(
                 f"{where}: {root}: '{result.name}' is written as {result.format} twice; drop one"
             )
-        found.append(result)
-    return tuple(found)
+        results.append(result)
+    return tuple(results)
 
 
 def _target(result: Result) -> tuple[str, str, bool]:
@@ -116,9 +116,9 @@ def check_results(where: str, results: Sequence[Result], topology: Topology) -> 
         if not result.component:
             continue
         if result.component not in topology.components:
-            known = ", ".join(sorted(topology.components))
+            names = ", ".join(sorted(topology.components))
             raise InvalidTopologyError(
-                f"{where}: results names unknown component '{result.component}'; there are {known}"
+                f"{where}: results names unknown component '{result.component}'; there are {names}"
             )
         component = topology.components[result.component]
         if not result.stream and not isinstance(component.instance, Stateful):
@@ -127,9 +127,9 @@ def check_results(where: str, results: Sequence[Result], topology: Topology) -> 
                 f"{where}: results: component '{component.id}' keeps no state; name a stream of it (stream: ...; it has {streams})"
             )
         if result.stream and result.stream not in component.streams:
-            known = ", ".join(sorted(component.streams)) or "none"
+            names = ", ".join(sorted(component.streams)) or "none"
             raise InvalidTopologyError(
-                f"{where}: results: component '{component.id}' has no stream '{result.stream}'; it has {known}"
+                f"{where}: results: component '{component.id}' has no stream '{result.stream}'; it has {names}"
             )
         if result.stream and component.streams[result.stream].direct:
             raise InvalidTopologyError(
@@ -326,11 +326,11 @@ def _table(pairs: Iterable[tuple[Any, Any]]) -> Any:
     """
     import pyarrow as pa
 
-    found = list(pairs)
+    items = list(pairs)
     return pa.table(
         {
-            "key": _array([_plain(key) for key, _ in found]),
-            "value": _array([value for _, value in found]),
+            "key": _array([_plain(key) for key, _ in items]),
+            "value": _array([value for _, value in items]),
         }
     )
 

@@ -214,11 +214,11 @@ class Run:
         A job file may be older than a rebalance; an option -c states a present intent.
         """
         running = handle.conf()
-        known = keys()
+        known_keys = keys()
         own = topology_conf(self._job)
         normalised = normalise_conf(self._job.conf.as_dict(), own)
         for key, value in own.items():
-            default = known[key].default if key in known else None
+            default = known_keys[key].default if key in known_keys else None
             was = running.get(key, default)
             if (
                 was in (value, normalised.get(key))
@@ -285,7 +285,7 @@ class Run:
         """Write the states of a run that was stopped, as they are now: an endless one has no other
         results. A table is left out: it takes the rows of a run once.
         """
-        files = [each for each in self._job.results if each.format != "table"]
+        files = [result for result in self._job.results if result.format != "table"]
         if files:
             self.console.say("results so far:")
             with contextlib.suppress(StoreUnavailableError):  # the next run collects them

@@ -35,8 +35,8 @@ def _leave_archives() -> None:
     again, once per package (`importlib.invalidate_caches` in pyspark's worker): 0.4 s of CPU per
     daemon and 0.17 s per slot.
     """
-    found = [path for path in sys.path if Path(path).name == "pyspark.zip"]
-    for archive in found:
+    archives = [path for path in sys.path if Path(path).name == "pyspark.zip"]
+    for archive in archives:
         package = Path(archive).parents[2]
         if (
             package.name == "pyspark"
@@ -115,15 +115,15 @@ def worker(connection: socket.socket, authenticated: bool) -> int:
 def _knows_secret(connection: socket.socket) -> bool:
     secret = os.environ["PYTHON_WORKER_FACTORY_SECRET"].encode()
     wanted = struct.pack(">i", len(secret)) + secret
-    found = b""
+    received = b""
     try:
-        while wanted.startswith(found[:4]) and len(found) < len(wanted):
-            if not (part := connection.recv(len(wanted) - len(found))):
+        while wanted.startswith(received[:4]) and len(received) < len(wanted):
+            if not (part := connection.recv(len(wanted) - len(received))):
                 return False
-            found += part
+            received += part
     except OSError:  # also when the time is over
         return False
-    return hmac.compare_digest(found, wanted)
+    return hmac.compare_digest(received, wanted)
 
 
 def _answer(connection: socket.socket, word: bytes) -> None:

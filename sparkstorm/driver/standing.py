@@ -50,7 +50,7 @@ def main(arguments: Sequence[str], prog: str = "run_cluster.py") -> int:
 
 def _read_conf(options: argparse.Namespace) -> Conf:
     """Read the configuration; warn of exposed passwords and of keys without effect."""
-    overrides = dict(parse_override(each) for each in options.c)
+    overrides = dict(parse_override(argument) for argument in options.c)
     own = {**(load_conf(options.conf) if options.conf else {}), **overrides}
     say_warnings(overrides, own, options.conf or "")
     return cluster_conf(own)
@@ -144,12 +144,12 @@ def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str
         watch.look()
         problems.look()
     watch.look()
-    left = ", ".join(watch.names())
+    names = ", ".join(watch.names())
     others = cluster.other_drivers()
-    if not left:
+    if not names:
         return ""
     return (
-        f"; {others[0]} goes on with {left}" if others else f"; with the next start go on: {left}"
+        f"; {others[0]} goes on with {names}" if others else f"; with the next start go on: {names}"
     )
 
 
@@ -203,20 +203,24 @@ class TopologyWatch:
     def look(self) -> None:
         """Compare with the last look; a store that is away is looked at next time."""
         try:
-            found = self._statuses()
+            statuses = self._statuses()
         except StoreUnavailableError:
             return
-        for topology_id in [each for each in self._known if each not in found]:
+        for topology_id in [
+            topology_id for topology_id in self._known if topology_id not in statuses
+        ]:
             self._say(f"{topology_id} is gone")
-        for topology_id, status in found.items():
+        for topology_id, status in statuses.items():
             if self._known.get(topology_id) != status:
                 self._say(f"{topology_id} is {status}")
-        self._known = found
+        self._known = statuses
 
     def names(self) -> list[str]:
         """Return the ids that were there at the last look and had not been killed."""
         return sorted(
-            each for each, status in self._known.items() if status != TopologyStatus.KILLED
+            topology_id
+            for topology_id, status in self._known.items()
+            if status != TopologyStatus.KILLED
         )
 
 
@@ -246,12 +250,14 @@ class ProblemWatch:
             return
         self._due = now + _PROBLEMS_EVERY_S
         try:
-            found = self._sentences()
+            sentences = self._sentences()
         except SparkStormError:
             return
-        self._said_at = {kind: at for kind, at in self._said_at.items() if now - at < _REPEAT_S}
+        self._said_at = {
+            kind: said_at for kind, said_at in self._said_at.items() if now - said_at < _REPEAT_S
+        }
         for about, sentence in (
-            (about, each) for about, several in sorted(found.items()) for each in several
+            (about, text) for about, several in sorted(sentences.items()) for text in several
         ):
             # A share or a size changes all the time; the number of a worker, a moment or a count of
             # deaths is another problem.

@@ -52,5 +52,5 @@ def _written(address: tuple[str, int]) -> set[str]:
 
 
 def _words(packed: bytes) -> str:
-    parts = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    parts = (packed[start : start + 4] for start in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(part, sys.byteorder):08X}" for part in parts)

@@ -36,7 +36,7 @@ def read_racks(name: str | None) -> Mapping[str, str]:
 
 
 def _racks_of(text: str, name: str) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    rack_by_host: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if not words:
@@ -45,8 +45,8 @@ def _racks_of(text: str, name: str) -> Mapping[str, str]:
             raise InvalidConfigError(
                 f"{_KEY}: {name}, line {number}: expected a host and its rack, got {show(line.strip())}"
             )
-        if found.setdefault(words[0], words[1]) != words[1]:
+        if rack_by_host.setdefault(words[0], words[1]) != words[1]:
             raise InvalidConfigError(
-                f"{_KEY}: {name}, line {number}: {words[0]} is in {found[words[0]]} and in {words[1]}"
+                f"{_KEY}: {name}, line {number}: {words[0]} is in {rack_by_host[words[0]]} and in {words[1]}"
             )
-    return found
+    return rack_by_host

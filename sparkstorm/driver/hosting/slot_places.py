@@ -36,10 +36,14 @@ class SlotPlaces:
         """Return the executor that the slot is to run on, and count it there; None while no
         executor has room.
         """
-        found = self._executors()
+        executors = self._executors()
         with self._lock:
-            others = {each: executor for each, executor in self._held.items() if each != slot}
-            plan = spread(found, self._count, others)
+            others = {
+                slot_number: executor
+                for slot_number, executor in self._held.items()
+                if slot_number != slot
+            }
+            plan = spread(executors, self._count, others)
             if not plan.start:
                 return None
             self._held[slot] = plan.start[0].id
@@ -67,10 +71,10 @@ class SlotPlaces:
         """Take in where a slot runs; return whether it may stay: on its host, or where Spark puts
         it again and again.
         """
-        found = {each.id: each for each in self._executors()}
+        executor_by_id = {executor.id: executor for executor in self._executors()}
         with self._lock:
-            meant = found.get(self._held.get(slot, ""))
-            actual = found.get(executor_id)
+            meant = executor_by_id.get(self._held.get(slot, ""))
+            actual = executor_by_id.get(executor_id)
             if slot not in self._held or actual is None:  # it has ended, or is about to
                 return True
             is_elsewhere = meant is None or meant.host != actual.host
@@ -78,7 +82,7 @@ class SlotPlaces:
                 self._misses[slot] = self._misses.get(slot, 0) + 1
                 if self._misses[slot] < TRIES:
                     return False
-                self._given_up = frozenset(found)
+                self._given_up = frozenset(executor_by_id)
                 _LOG.warning(
                     "slot %d runs on %s instead of %s, where Spark did not put it in %d tries: it needs a free core there for "
                     "spark.locality.wait",
@@ -96,11 +100,13 @@ class SlotPlaces:
         """Return the slots of executors that have too many, while another has too few: one of them
         should move.
         """
-        found = self._executors()
+        executors = self._executors()
         with self._lock:
             if len(self._landed) < self._count or self._given_up == frozenset(
-                each.id for each in found
+                executor.id for executor in executors
             ):
                 return []
-            crowded = {self._held[slot] for slot in spread(found, self._count, self._held).release}
+            crowded = {
+                self._held[slot] for slot in spread(executors, self._count, self._held).release
+            }
             return sorted(slot for slot, executor in self._held.items() if executor in crowded)

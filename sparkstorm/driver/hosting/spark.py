@@ -253,22 +253,22 @@ class SparkSlots(Generic[TicketT]):
     def _wait_for_executors(self, wait_ms: int, hosts: int, settle_ms: int) -> None:
         began = newest_at = time.monotonic()
         expected = _expected_executors(self._sc)
-        known: set[str] = set()
+        known_ids: set[str] = set()
         while True:
-            found = executors_of(self._sc)
+            executors = executors_of(self._sc)
             now = time.monotonic()
-            if {each.id for each in found} - known:
+            if {executor.id for executor in executors} - known_ids:
                 newest_at = now
-                known |= {each.id for each in found}
+                known_ids |= {executor.id for executor in executors}
             if is_complete(
-                found, self._count, hosts, expected, round((now - newest_at) * 1000), settle_ms
+                executors, self._count, hosts, expected, round((now - newest_at) * 1000), settle_ms
             ):
                 return
             if now - began >= wait_ms / 1000:
                 break
             self._wait_for_cores(max(0, wait_ms - round((now - began) * 1000)))
             time.sleep(_POLL_S)
-        there = sorted({each.host for each in found})
+        there = sorted({executor.host for executor in executors})
         if not hosts:
             return
         _LOG.warning(
@@ -282,11 +282,11 @@ class SparkSlots(Generic[TicketT]):
     def _keep(self, index: int) -> None:
         pause = RestartPause()
         while not self._stopping.is_set():
-            is_placed, place = self._take_place(index)
+            is_placed, executor = self._take_place(index)
             if not is_placed:
                 return
             began = time.monotonic()
-            reason = self._run_once(index, place)
+            reason = self._run_once(index, executor)
             if self._places is not None:
                 self._places.leave(index)
             if _is_gone(self._sc):
@@ -308,8 +308,8 @@ class SparkSlots(Generic[TicketT]):
         while self._places is not None:
             try:
                 self._withdraw(index)  # or the slot would end again in its new place
-                if (place := self._places.take(index)) is not None:
-                    return True, place
+                if (executor := self._places.take(index)) is not None:
+                    return True, executor
             except Exception as fault:  # ZooKeeper is away, or Spark ends
                 if _is_gone(self._sc):
                     return False, None
@@ -318,7 +318,7 @@ class SparkSlots(Generic[TicketT]):
                 return False, None
         return True, None
 
-    def _run_once(self, index: int, place: Executor | None) -> str:
+    def _run_once(self, index: int, executor: Executor | None) -> str:
         sc = self._sc
         group = f"{JOB_GROUP}-{index}-{next(self._runs)}"
         try:
@@ -326,7 +326,7 @@ class SparkSlots(Generic[TicketT]):
                 sc.setJobGroup(group, f"worker slot {index}", interruptOnCancel=True)
                 self._group_by_slot[index] = group
                 words: list[str] = (
-                    one_partition(sc, place)
+                    one_partition(sc, executor)
                     .mapPartitions(_closure(self._slot_main, ticket))
                     .collect()
                 )
@@ -420,8 +420,8 @@ def _local_cores(master: str) -> int | None:
     """
     if master == "local":
         return 1
-    found = re.fullmatch(r"local\[(\d+|\*)(,\s*\d+)?\]", master)
-    return None if found is None else 0 if found[1] == "*" else int(found[1])
+    match = re.fullmatch(r"local\[(\d+|\*)(,\s*\d+)?\]", master)
+    return None if match is None else 0 if match[1] == "*" else int(match[1])
 
 
 def _most_cores(master: str) -> int | None:
@@ -430,15 +430,15 @@ def _most_cores(master: str) -> int | None:
     """
     if (cores := _local_cores(master)) is not None:
         return cores or os.cpu_count() or 1
-    found = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
-    return None if found is None else int(found[1]) * int(found[2])
+    match = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master)
+    return None if match is None else int(match[1]) * int(match[2])
 
 
 def _expected_executors(sc: SparkContext) -> int:
     """Return how many executors are known to come; 0 when the master decides that."""
-    found = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,.*", _master_of(sc))
-    if found:
-        return int(found[1])
+    match = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,.*", _master_of(sc))
+    if match:
+        return int(match[1])
     named = ("spark.executor.instances", "spark.cores.max", "spark.executor.cores")
     instances, most, cores = (int(sc.getConf().get(name, "0") or 0) for name in named)
     return instances or (most // cores if cores else 0)

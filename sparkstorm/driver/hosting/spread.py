@@ -28,37 +28,41 @@ def spread(executors: Iterable[Executor], wanted: int, held: Mapping[int, str]) 
     host. As many slots stay as that allows. A slot of an executor that is not among `executors` is
     in none of the answer's parts. Hosts with the fewest slots come first in `start`.
     """
-    by_id = {each.id: each for each in executors}
-    living = {slot: by_id[each] for slot, each in sorted(held.items()) if each in by_id}
-    at_host = Counter(each.host for each in living.values())
-    at_executor = Counter(each.id for each in living.values())
+    by_id = {executor.id: executor for executor in executors}
+    living = {
+        slot: by_id[executor_id]
+        for slot, executor_id in sorted(held.items())
+        if executor_id in by_id
+    }
+    at_host = Counter(executor.host for executor in living.values())
+    at_executor = Counter(executor.id for executor in living.values())
     rooms: Counter[str] = Counter()
-    for each in by_id.values():
-        rooms[each.host] += each.room
+    for executor in by_id.values():
+        rooms[executor.host] += executor.room
     rooms_at: dict[str, dict[str, int]] = {host: {} for host in rooms}
-    for each in by_id.values():
-        rooms_at[each.host][each.id] = each.room
+    for executor in by_id.values():
+        rooms_at[executor.host][executor.id] = executor.room
 
     @cache  # per host and number: the shares of hosts ask for it with every slot
     def stay(host: str, number: int) -> int:
-        found = _shares(rooms_at[host], at_executor, number)
-        return sum(min(at_executor[id], count) for id, count in found.items())
+        shares = _shares(rooms_at[host], at_executor, number)
+        return sum(min(at_executor[id], count) for id, count in shares.items())
 
     share: dict[str, int] = {}
     for host, number in _shares(rooms, at_host, wanted, stay).items():
         share |= _shares(rooms_at[host], at_executor, number)
     keep: list[int] = []
     release: list[int] = []
-    kept: Counter[str] = Counter()
+    num_kept: Counter[str] = Counter()
     for slot, executor in living.items():
-        is_kept = kept[executor.id] < share[executor.id]
+        is_kept = num_kept[executor.id] < share[executor.id]
         (keep if is_kept else release).append(slot)
-        kept[executor.id] += is_kept
-    return Spread(tuple(keep), tuple(release), tuple(_in_turn(by_id.values(), share, kept)))
+        num_kept[executor.id] += is_kept
+    return Spread(tuple(keep), tuple(release), tuple(_in_turn(by_id.values(), share, num_kept)))
 
 
 def _in_turn(
-    executors: Iterable[Executor], share: Mapping[str, int], kept: Mapping[str, int]
+    executors: Iterable[Executor], share: Mapping[str, int], num_kept: Mapping[str, int]
 ) -> list[Executor]:
     """Return an executor per slot that its share lacks: the emptiest host first, its emptiest
     executor first.
@@ -66,13 +70,18 @@ def _in_turn(
     hosts: Counter[str] = Counter()
     numbered = []
     for executor in executors:
-        hosts[executor.host] += kept[executor.id]
-        numbered += [(number, executor) for number in range(kept[executor.id], share[executor.id])]
+        hosts[executor.host] += num_kept[executor.id]
+        numbered += [
+            (number, executor) for number in range(num_kept[executor.id], share[executor.id])
+        ]
     chosen = []
     for _, executor in sorted(numbered):
         chosen.append((hosts[executor.host], executor))
         hosts[executor.host] += 1
-    return [executor for _, executor in sorted(chosen, key=lambda each: each[0])]
+    return [
+        executor
+        for _, executor in sorted(chosen, key=lambda numbered_executor: numbered_executor[0])
+    ]
 
 
 def _shares(
@@ -114,8 +123,8 @@ def is_complete(
     With neither, executors are complete when no new one has come for `settle_ms`: Spark does not
     report how many a master will start.
     """
-    if sum(each.room for each in executors) < slots:
+    if sum(executor.room for executor in executors) < slots:
         return False
     if hosts:
-        return len({each.host for each in executors}) >= hosts
+        return len({executor.host for executor in executors}) >= hosts
     return (0 < expected <= len(executors)) or quiet_ms >= settle_ms

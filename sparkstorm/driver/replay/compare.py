@@ -39,7 +39,7 @@ def compare(
     """Compare each result folder with the folder of the same name below `against`;
     InvalidConfigError when it is not there.
     """
-    found = []
+    differences = []
     for result, folder in ours.items():
         there = against / folder.name
         if not there.is_dir():
@@ -50,8 +50,8 @@ def compare(
         difference = _difference(
             result, _rows(spark, folder, written), _rows(spark, there, written)
         )
-        found += [difference] if difference else []
-    return found
+        differences += [difference] if difference else []
+    return differences
 
 
 def _rows(spark: SparkSession, folder: Path, written: str) -> DataFrame:
@@ -75,7 +75,7 @@ def _difference(result: str, here: DataFrame, there: DataFrame) -> Difference | 
     try:
         sums = [F.sum(F.greatest(sign * F.col("more"), F.lit(0))) for sign in (1, -1)]
         counted = apart.agg(
-            *(each.alias(name) for each, name in zip(sums, ("here", "there"), strict=True))
+            *(column.alias(name) for column, name in zip(sums, ("here", "there"), strict=True))
         ).first()
         if counted is None or not (counted["here"] or counted["there"]):
             return None

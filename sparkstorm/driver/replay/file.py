@@ -22,7 +22,7 @@ from sparkstorm.replay.inputs import EventTime
 
 NOTE = ".sparkstorm-results"
 """File with the names of the folders next to it that replays wrote, one a line."""
-_EFFECTS = one_of([each.value for each in Effects])
+_EFFECTS = one_of([effect.value for effect in Effects])
 
 
 def _read_effect(value: object) -> Effects:

@@ -69,9 +69,9 @@ class FileInput:
 
     def opened(self) -> FileSource:
         """Return the source; in an executor the topology is unpacked."""
-        found: Any = self.source or self.job.open()[1](self.spout)
-        assert isinstance(found, FileSource)
-        return found
+        source: Any = self.source or self.job.open()[1](self.spout)
+        assert isinstance(source, FileSource)
+        return source
 
 
 class FilesInput:
@@ -82,20 +82,20 @@ class FilesInput:
         self._spark = spark
         self._given = given
         self._found: Accumulator[Found] = spark.sparkContext.accumulator({}, _FoundParam())
-        whole = source.splits(given.path, WHOLE)
-        if not whole:
+        splits = source.splits(given.path, WHOLE)
+        if not splits:
             raise InvalidConfigError(f"input '{given.spout}': there are no files in {given.path}")
-        share = sum(each.size for each in whole) // spark.sparkContext.defaultParallelism
+        share = sum(split.size for split in splits) // spark.sparkContext.defaultParallelism
         size = max(_LEAST_BYTES, min(_MOST_BYTES, share))
         self._groups = _grouped(source.splits(given.path, size), size)
-        self._types = types_of(source, whole)
+        self._types = types_of(source, splits)
         self.has_bad = isinstance(source, Files)
 
     def frame(self, stream: str = DEFAULT_STREAM) -> DataFrame:
         """Return the rows of a stream, in the order in which one task of the source reads them."""
         given = self._given
         groups = self._groups
-        found = self._found
+        problems = self._found
         types = self._types if stream == DEFAULT_STREAM else _text_types(_BAD_TYPES)
         if len(types) == 1:  # a line, under any name
             declared = given.job.plan.topology.components[given.spout].streams[stream]
@@ -114,7 +114,7 @@ class FilesInput:
                         problem = problem or f"{rows[0][3]}, in {rows[0][0]} at {rows[0][1]}"
             context = TaskContext.get()
             if count and context is not None:
-                found.add({(context.stageId(), context.partitionId()): (count, problem)})
+                problems.add({(context.stageId(), context.partitionId()): (count, problem)})
 
         count = len(groups)
         return map_in_arrow(self._spark.range(0, count, 1, count), read, schema)
@@ -161,11 +161,11 @@ def types_of(source: FileSource, splits: Sequence[FileSplit]) -> dict[str, pa.Da
         return _text_types(column_types(source.format, source.fields))
     paths = dict.fromkeys(path for split in splits for path in split.paths)
     schemas = [source.parquet_schema(path) for path in paths]
-    found: dict[str, pa.DataType | None] = {}
+    type_by_name: dict[str, pa.DataType | None] = {}
     for name in source.fields:
         kinds = {_widest(schema.field(name).type) for schema in schemas if name in schema.names}
-        found[name] = kinds.pop() if len(kinds) == 1 else None
-    return found
+        type_by_name[name] = kinds.pop() if len(kinds) == 1 else None
+    return type_by_name
 
 
 def _text_types(declared: Mapping[str, str]) -> dict[str, pa.DataType | None]:
@@ -255,12 +255,12 @@ def _rows(part: FileSource, split: FileSplit, collector: _Collector) -> Iterator
     while not is_over and not part.is_exhausted():
         part.next_tuple()
         taken, collector.taken = collector.taken, []
-        for stream, place, what in taken:
-            is_over = is_over or place >= split.until
+        for stream, position, what in taken:
+            is_over = is_over or position >= split.until
             if is_over:
                 break
             if isinstance(what, pa.RecordBatch):
-                yield stream, what.slice(0, split.until - place)
+                yield stream, what.slice(0, split.until - position)
                 continue
             rows = waiting.setdefault(stream, [])
             rows.append(what)

@@ -91,7 +91,7 @@ def _folder(options: argparse.Namespace) -> Path:
     if folder.exists() and not folder.is_dir():
         raise InvalidConfigError(f"--output {folder} is no folder; name another one")
     # The note is written before the results: alone it is left by a replay that failed.
-    has_results = folder.exists() and any(each.name != NOTE for each in folder.iterdir())
+    has_results = folder.exists() and any(entry.name != NOTE for entry in folder.iterdir())
     if has_results and not options.overwrite:
         raise InvalidConfigError(
             f"--output {folder}: there is something already; name another folder, or add --overwrite"

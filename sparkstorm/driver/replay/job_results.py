@@ -125,7 +125,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _values(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    columns = [list(map(read_value, plain_values(in_utc(each)))) for each in batch.columns]
+    columns = [list(map(read_value, plain_values(in_utc(column)))) for column in batch.columns]
     yield from zip(*columns, strict=True)
 
 

@@ -90,7 +90,7 @@ class ReplayRun:
         told = _tell(results, ())
         for name in names:
             check_columns(name, results.columns_of(name))
-        own = [place for _, each in self._own if (place := place_of(each))]
+        own = [place for _, result in self._own if (place := place_of(result))]
         folders = result_folders(
             folder,
             [*dict.fromkeys([*names, *own]), *([_DEAD_LETTERS] if self._file.skip_bad else [])],
@@ -109,7 +109,7 @@ class ReplayRun:
                     f"{self._job.name}-{uuid4().hex}",
                 )
         _tell(results, told)
-        for note in (note for each in self._parsed.values() if (note := each.note())):
+        for note in (note for parsed in self._parsed.values() if (note := parsed.note())):
             print(f"note: {note}", flush=True)
         executed, parked = (
             sum(counts[word] for counts in results.counts.values())
@@ -272,12 +272,12 @@ class ReplayRun:
         """Return the records that sources cannot read, for bolts and results that want them."""
         if self._file.event_time is not None:
             return {}
-        names = {each: f"{parse_name(self._topology, each).spout}:bad" for each in self._parsed}
+        names = {feed: f"{parse_name(self._topology, feed).spout}:bad" for feed in self._parsed}
         return {
-            name: self._parsed[each].frame("bad")
-            for each, name in names.items()
+            name: self._parsed[feed].frame("bad")
+            for feed, name in names.items()
             if name not in given
-            and self._parsed[each].has_bad
+            and self._parsed[feed].has_bad
             and (self._topology.subscribers(name[:-4], "bad") or name in self._file.outputs)
         }
 
@@ -330,8 +330,8 @@ def _tell(results: Replay, told: Collection[ReplayWarning]) -> tuple[ReplayWarni
         if warning not in told:
             print(f"note: {warning}", flush=True)
     for cause in sorted(
-        {(each.component, each.cause) for each in told}
-        - {(each.component, each.cause) for each in now}
+        {(warning.component, warning.cause) for warning in told}
+        - {(warning.component, warning.cause) for warning in now}
     ):
         print(
             f"note: component '{cause[0]}': no longer \"{cause[1]}\": the tasks of this run gave no reason for it",
