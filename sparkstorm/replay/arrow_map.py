@@ -68,8 +68,8 @@ def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[EdgeChunk]:
 
 
 def _as_bytes(cell: pa.BinaryScalar) -> bytes:
-    found: bytes = cell.as_py()
-    return found
+    data: bytes = cell.as_py()
+    return data
 
 
 def batches_of(chunks: Iterable[EdgeChunk]) -> Iterator[pa.RecordBatch]:

@@ -196,8 +196,8 @@ def _given(
         times = newest.setdefault(feed.spout, {})
         for field in clocks_of(plan, feed.spout).get(feed.stream, {}):
             with unwrapped():
-                found = frame.agg(sf.max(quoted(field))).collect()[0][0]
-            times[feed.stream, field] = found if type(found) is int else NEVER
+                newest_ms = frame.agg(sf.max(quoted(field))).collect()[0][0]
+            times[feed.stream, field] = newest_ms if type(newest_ms) is int else NEVER
     for spout, times in newest.items():
         tasks = len(plan.tasks(spout))
         handed = positions.get(spout)
@@ -218,13 +218,13 @@ def _read(
     """Return one task's extent and its rows by stream; it is read twice, as on Spark."""
     with SpoutReader(job.plan, job.open()[1](spout), spout, index) as reader:
         extent = reader.measure(most, clocks_of(plan, spout), lambda row: None)
-    found: dict[str, list[tuple[Any, ...]]] = {
+    rows_by_stream: dict[str, list[tuple[Any, ...]]] = {
         stream: [] for stream in job.plan.topology.components[spout].streams
     }
     with SpoutReader(job.plan, job.open()[1](spout), spout, index) as reader:
         for stream, values in reader.rows_until(extent):
-            found[stream].append(values)
-    return extent, found
+            rows_by_stream[stream].append(values)
+    return extent, rows_by_stream
 
 
 def _write(
@@ -275,5 +275,5 @@ def _write(
 def _spout_rows(plan: Plan, spout: str, extents: Sequence[Extent]) -> Iterator[Row]:
     for task, extent in zip(plan.tasks(spout), extents, strict=True):
         yield task, POSITION, None, extent.handed
-        for place, newest_ms in clock_places(plan, spout, extent):
-            yield task, TIME, place, newest_ms
+        for clock_place, newest_ms in clock_places(plan, spout, extent):
+            yield task, TIME, clock_place, newest_ms

@@ -63,14 +63,14 @@ _REFLECTION = {
 def names_in(bolt: Any) -> set[str]:
     """Return the names that the functions of a bolt's classes, and those in its attributes, use."""
     places = [*map(vars, _own_classes(type(bolt))), getattr(bolt, "__dict__", {})]
-    found: set[str] = set()
+    names: set[str] = set()
     seen: set[CodeType] = set()
-    for value in chain.from_iterable(place.values() for place in places):
+    for value in chain.from_iterable(namespace.values() for namespace in places):
         for function in _functions(value):
-            _add_names(found, seen, function.__code__, function)
-    if "now_ms" in found:
-        found.add("context")  # under whatever name a bolt keeps it
-    return found
+            _add_names(names, seen, function.__code__, function)
+    if "now_ms" in names:
+        names.add("context")  # under whatever name a bolt keeps it
+    return names
 
 
 def clocks_in(names: set[str]) -> list[str]:
@@ -104,7 +104,7 @@ def only_adds(bolt: Stateful) -> bool:
         or kind.migrate_state is not Stateful.migrate_state
     ):
         return False
-    methods = [method for each in _own_classes(kind) for method in _methods(each)]
+    methods = [method for base in _own_classes(kind) for method in _methods(base)]
     return None not in methods and all(
         method is not None and _method_only_adds(method) for method in methods
     )
@@ -116,7 +116,7 @@ def may_keep_attributes(kind: type) -> bool:
 
     True where the source cannot be read. Functions as bolts have no attributes.
     """
-    for method in (method for each in _own_classes(kind) for method in _methods(each)):
+    for method in (method for base in _own_classes(kind) for method in _methods(base)):
         if method is None or not method.args.args:
             return True
         if method.name not in ("__init__", "prepare", "cleanup"):
@@ -131,7 +131,7 @@ def may_know_its_task(kind: type) -> bool:
     """Return whether the `prepare` of a bolt's classes uses more of its context than what is the
     same for all tasks.
     """
-    for method in (method for each in _own_classes(kind) for method in _methods(each)):
+    for method in (method for base in _own_classes(kind) for method in _methods(base)):
         if method is None:
             return True
         if method.name == "prepare":
@@ -152,9 +152,9 @@ def may_know_its_task(kind: type) -> bool:
 def _own_classes(kind: type) -> list[type]:
     """Return the user's classes among those that a class inherits from."""
     return [
-        each
-        for each in kind.__mro__
-        if not each.__module__.startswith(("sparkstorm.api.", "builtins", "abc", "typing"))
+        base
+        for base in kind.__mro__
+        if not base.__module__.startswith(("sparkstorm.api.", "builtins", "abc", "typing"))
     ]
 
 
@@ -168,7 +168,11 @@ def _methods(kind: type) -> Iterator[ast.FunctionDef | None]:
     if not isinstance(body, ast.ClassDef):
         yield None
         return
-    written = {each.name: each for each in body.body if isinstance(each, ast.FunctionDef)}
+    written = {
+        statement.name: statement
+        for statement in body.body
+        if isinstance(statement, ast.FunctionDef)
+    }
     for name, value in vars(kind).items():
         if isinstance(value, FunctionType) and name in written and not written[name].decorator_list:
             # The source does not show a method that was replaced after the class was made.
@@ -247,7 +251,7 @@ def _functions(value: Any) -> Iterator[FunctionType]:
 
 
 def _add_names(
-    found: set[str], seen: set[CodeType], code: CodeType, function: FunctionType
+    names: set[str], seen: set[CodeType], code: CodeType, function: FunctionType
 ) -> None:
     """Add the names that code uses, with those of what they are bound to: `from time import time_ns
     as now` is `time` and `time_ns`. Functions of the same package are followed.
@@ -255,18 +259,18 @@ def _add_names(
     if code in seen:
         return
     seen.add(code)
-    found.update(code.co_names)
+    names.update(code.co_names)
     package = (function.__module__ or "").partition(".")[0]
     for name in code.co_names:
         value = function.__globals__.get(name)
         if isinstance(value, ModuleType):
-            found.add(value.__name__)
+            names.add(value.__name__)
         elif isinstance(value, FunctionType) and str(value.__module__).partition(".")[0] == package:
-            _add_names(found, seen, value.__code__, value)
+            _add_names(names, seen, value.__code__, value)
         elif isinstance(value, BuiltinFunctionType | MethodType | type) and (
             value.__module__ in _TELLING
         ):
-            found |= {value.__module__, value.__name__}
+            names |= {value.__module__, value.__name__}
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            _add_names(found, seen, inner, function)
+            _add_names(names, seen, inner, function)

@@ -100,8 +100,8 @@ def _of_function(function: FunctionType, bolt: Any, seen: set[CodeType]) -> Iter
         return
     for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         yield from _of_value(function.__name__, value, seen)
-    for one in _codes(code):
-        yield from _of_code(one, function, bolt, seen)
+    for inner_code in _codes(code):
+        yield from _of_code(inner_code, function, bolt, seen)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -117,31 +117,31 @@ def _of_code(
     outer = function.__code__
     own = outer.co_varnames[0] if bolt is not None else None
     free = dict(zip(outer.co_freevars, function.__closure__ or (), strict=True))
-    steps = [each for each in dis.get_instructions(code) if each.opname not in _NO_STEPS]
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _NO_STEPS]
     is_of_bolt = False  # what the next attribute is taken of
-    for each in steps:
-        name = each.argval
-        follows = each.opname in ("LOAD_ATTR", "LOAD_METHOD")
+    for step in steps:
+        name = step.argval
+        follows = step.opname in ("LOAD_ATTR", "LOAD_METHOD")
         if is_of_bolt and not follows:
             yield Use(f"{own}", True)  # handed on, or changed
         elif is_of_bolt:
             yield from _of_attribute(bolt, name, seen)
-        elif each.opname.startswith(_EFFECTS) or (each.opname == "STORE_DEREF" and name in free):
+        elif step.opname.startswith(_EFFECTS) or (step.opname == "STORE_DEREF" and name in free):
             yield Use(str(name), False)
         elif follows and name.startswith("__"):
             yield Use(name, False)
-        elif each.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             value = function.__globals__.get(name, getattr(builtins, name, _MISSING))
             yield from _of_value(name, value, seen, value is super)
-        elif each.opname == "LOAD_DEREF" and name in free:
+        elif step.opname == "LOAD_DEREF" and name in free:
             yield from _of_cell(name, free[name], seen)
-        is_const = each.opname == "LOAD_CONST"  # its value may look like a name, or be a tuple
+        is_const = step.opname == "LOAD_CONST"  # its value may look like a name, or be a tuple
         names = () if is_const else name if type(name) is tuple else (name,)
         is_of_bolt = (
-            own is not None and names[-1:] == (own,) and each.opname.startswith("LOAD_FAST")
+            own is not None and names[-1:] == (own,) and step.opname.startswith("LOAD_FAST")
         )
         is_named = own is not None and own in names
-        if is_named and not is_of_bolt and each.opname != "MAKE_CELL":
+        if is_named and not is_of_bolt and step.opname != "MAKE_CELL":
             yield Use(f"{own}", True)
 
 

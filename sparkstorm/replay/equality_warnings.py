@@ -91,20 +91,20 @@ def warnings_of(
     """
     seen = RowOrder(plan, evidence, sequence)
     conf = plan.conf
-    found: list[ReplayWarning] = []
+    warnings: list[ReplayWarning] = []
     for bolt in plan.topology.bolts:
-        found += _of_groupings(bolt, seen)
-        found += _of_tasks(bolt, seen)
-        found += _of_order(bolt, seen)
-        found += _of_tries(bolt, seen)
-        found += _of_windows(bolt, conf, seen)
-        found += _of_lateness(bolt, seen)
-        found += _of_losses(bolt, conf, seen)
-        found += _of_timers(bolt, seen)
-        found += _of_time({**conf, **bolt.conf}, bolt, is_timed)
-        found += _of_code(bolt)
-        found += _of_guarantee({**conf, **bolt.conf}, bolt, seen)
-    return (*found, *_of_sums(seen))
+        warnings += _of_groupings(bolt, seen)
+        warnings += _of_tasks(bolt, seen)
+        warnings += _of_order(bolt, seen)
+        warnings += _of_tries(bolt, seen)
+        warnings += _of_windows(bolt, conf, seen)
+        warnings += _of_lateness(bolt, seen)
+        warnings += _of_losses(bolt, conf, seen)
+        warnings += _of_timers(bolt, seen)
+        warnings += _of_time({**conf, **bolt.conf}, bolt, is_timed)
+        warnings += _of_code(bolt)
+        warnings += _of_guarantee({**conf, **bolt.conf}, bolt, seen)
+    return (*warnings, *_of_sums(seen))
 
 
 def depends_on_order(topology: Topology, conf: Mapping[str, Any]) -> bool:
@@ -148,7 +148,7 @@ def _of_groupings(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
 
 def _of_tasks(bolt: Component, seen: RowOrder) -> Iterator[ReplayWarning]:
     """Name a bolt that knows which task it is, where chance brings it its tuples."""
-    kinds = {each.grouping.kind for each in bolt.inputs}.difference(DEPENDABLE)
+    kinds = {source.grouping.kind for source in bolt.inputs}.difference(DEPENDABLE)
     if len(seen.tasks[bolt.id]) > 1 and kinds and (own := own_tasks_in(names_in(bolt.instance))):
         yield ReplayWarning(
             bolt.id,

@@ -117,9 +117,9 @@ class Evidence:
             for component, parts in self.metric_parts.items()
         }
         times = [
-            [*output, partition, *found]
+            [*output, partition, *row_times]
             for output, by_part in self.times.items()
-            for partition, found in by_part.items()
+            for partition, row_times in by_part.items()
         ]
         return [self.parts, metrics, times]
 
@@ -132,8 +132,10 @@ class Evidence:
                 part: {name: MetricValue.of_list(value) for name, value in values.items()}
                 for part, values in by_part.items()
             }
-        for sender, stream, subscriber, partition, *found in parts[2]:
-            made.times.setdefault((sender, stream, subscriber), {})[partition] = RowTimes(*found)
+        for sender, stream, subscriber, partition, *row_times in parts[2]:
+            made.times.setdefault((sender, stream, subscriber), {})[partition] = RowTimes(
+                *row_times
+            )
         return made
 
     def behind_marks(self, output: OutputKey) -> int:
@@ -152,18 +154,19 @@ class Evidence:
         """Return how far a row was behind any newer one before it, where the partitions follow each
         other.
         """
-        found = [times for _, times in sorted(self.times.get(output, {}).items())]
-        newest_before = accumulate((times.newest_ms for times in found), max, initial=NEVER)
+        row_times = [times for _, times in sorted(self.times.get(output, {}).items())]
+        newest_before = accumulate((times.newest_ms for times in row_times), max, initial=NEVER)
         between = (
-            newest - times.oldest_ms for newest, times in zip(newest_before, found, strict=False)
+            newest - times.oldest_ms
+            for newest, times in zip(newest_before, row_times, strict=False)
         )
-        return max([0, *between, *(times.behind_ms for times in found)])
+        return max([0, *between, *(times.behind_ms for times in row_times)])
 
     def span(self, output: OutputKey) -> int:
         """Return the distance between the oldest and the newest row, whichever was sent first."""
-        found = list(self.times.get(output, {}).values())
-        return max((t.newest_ms for t in found), default=0) - min(
-            (t.oldest_ms for t in found), default=0
+        row_times = list(self.times.get(output, {}).values())
+        return max((t.newest_ms for t in row_times), default=0) - min(
+            (t.oldest_ms for t in row_times), default=0
         )
 
 

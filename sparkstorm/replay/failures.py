@@ -94,7 +94,7 @@ def _translated(name: str) -> Callable[..., Any]:
     return translated
 
 
-for _name in [each for each in _ACTIONS if hasattr(CLASSIC_FRAME, each)]:
+for _name in [name for name in _ACTIONS if hasattr(CLASSIC_FRAME, name)]:
     setattr(ResultFrame, _name, _translated(_name))
 
 
@@ -144,13 +144,13 @@ def told_shortly(error: Exception) -> ReplayFailedError:
 
 
 def _sentence(text: str) -> str | None:
-    if found := _SENTENCE.search(text):
-        return found.group(1)
-    if found := _UNREADABLE.search(text):
-        return f"Spark cannot read {found.group(2)} ({found.group(1)}): the file is damaged, or of another format"
-    if found := _MISSING.search(text):
+    if match := _SENTENCE.search(text):
+        return match.group(1)
+    if match := _UNREADABLE.search(text):
+        return f"Spark cannot read {match.group(2)} ({match.group(1)}): the file is damaged, or of another format"
+    if match := _MISSING.search(text):
         return (
-            f"executors have no module '{found.group(1)}': install it there, ship it (spark-submit --py-files), or name it in "
+            f"executors have no module '{match.group(1)}': install it there, ship it (spark-submit --py-files), or name it in "
             "by_value"
         )
     return None

@@ -80,7 +80,7 @@ def _splits_in_order(frame: DataFrame) -> DataFrame | None:
             count = rows.getNumPartitions()
         # Before the files are asked for: each takes several calls of the JVM.
         splits = splits_of(rows) if 1 < count <= _MOST_SPLITS else None
-        if splits is None or any(len(each) != 1 for each in splits):
+        if splits is None or any(len(split) != 1 for split in splits):
             return None
         places = [(unquote(path), start) for ((path, start),) in splits]
         order = sorted(range(len(splits)), key=places.__getitem__)
@@ -141,29 +141,31 @@ def _with_places(frame: DataFrame, partition: Column) -> DataFrame:
 
 def _brought_in_order(frame: DataFrame, width: int, keeps_place: bool = False) -> DataFrame:
     """Return the rows in the partitions that they are to be in, by their positions."""
-    place = sf.col(quoted(_PLACE))
-    dealt = dealt_by_id(frame, width, sf.col(quoted(PARTITION))).sortWithinPartitions(place)
+    by_place = sf.col(quoted(_PLACE))
+    dealt = dealt_by_id(frame, width, sf.col(quoted(PARTITION))).sortWithinPartitions(by_place)
     return dealt if keeps_place else dealt.drop(_PLACE)
 
 
-def sorted_within(frame: DataFrame, at: str) -> DataFrame:
+def sorted_within(frame: DataFrame, time_field: str) -> DataFrame:
     """Return the rows sorted by a column of times within each partition."""
-    return _placed(frame).sortWithinPartitions(*_order(at)).drop(_PLACE)
+    return _placed(frame).sortWithinPartitions(*_order(time_field)).drop(_PLACE)
 
 
-def sorted_by_task(frame: DataFrame, at: str, width: int, by: Sequence[Column]) -> DataFrame:
+def sorted_by_task(
+    frame: DataFrame, time_field: str, width: int, by: Sequence[Column]
+) -> DataFrame:
     """Return the rows brought to the partitions that Spark's hash of some values gives, each sorted
     by time, then by former position.
     """
     dealt = _placed(frame).repartition(width, *by)
-    return dealt.sortWithinPartitions(*_order(at)).drop(_PLACE)
+    return dealt.sortWithinPartitions(*_order(time_field)).drop(_PLACE)
 
 
-def sorted_over_all(frame: DataFrame, at: str, width: int) -> DataFrame:
+def sorted_over_all(frame: DataFrame, time_field: str, width: int) -> DataFrame:
     """Return the rows sorted by a column of times, then by position, over `width` partitions (0:
     Spark's default).
     """
-    return _in_ranges(_placed(frame), _order(at), width).drop(_PLACE)
+    return _in_ranges(_placed(frame), _order(time_field), width).drop(_PLACE)
 
 
 def _placed(frame: DataFrame) -> DataFrame:
@@ -176,11 +178,13 @@ def _in_ranges(frame: DataFrame, order: Sequence[Column], width: int) -> DataFra
     return dealt.sortWithinPartitions(*order)
 
 
-def _order(at: str) -> list[Column]:
-    return [sf.col(quoted(at)), sf.col(quoted(_PLACE))]
+def _order(time_field: str) -> list[Column]:
+    return [sf.col(quoted(time_field)), sf.col(quoted(_PLACE))]
 
 
-def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list[int | None]:
+def newest_times(
+    frame: DataFrame, read: DataFrame, time_field: str, width: int
+) -> list[int | None]:
     """Return the newest time in each partition of `read`; None for a partition without any. Runs a
     job of its own.
 
@@ -190,11 +194,13 @@ def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list
     """
 
     def newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = [pc.max(batch.column(at)).as_py() for batch in batches if batch.num_rows]
+        batch_maxima = [
+            pc.max(batch.column(time_field)).as_py() for batch in batches if batch.num_rows
+        ]
         yield pa.RecordBatch.from_pydict(
             {
                 "newest": pa.array(
-                    [max((n for n in found if n is not None), default=None)], pa.int64()
+                    [max((n for n in batch_maxima if n is not None), default=None)], pa.int64()
                 )
             }
         )
@@ -203,7 +209,7 @@ def newest_times(frame: DataFrame, read: DataFrame, at: str, width: int) -> list
     # Reading one column of files is cheap. Of a shuffled frame it is not sound: adaptive execution
     # chooses partitions by size, so a narrower frame has others than the replay will read.
     if "Exchange" not in executed_plan(frame):
-        column = frame.select(quoted(at))
+        column = frame.select(quoted(time_field))
         column = grouped(column, width) if width else column
     with unwrapped():
         rows = (
@@ -282,16 +288,16 @@ class RunningTime:
         self._own_ms: int | None = None
         self._number = number
 
-    def of(self, batch: pa.RecordBatch, at: str) -> list[int | None]:
+    def of(self, batch: pa.RecordBatch, time_field: str) -> list[int | None]:
         """Return the virtual times of the next rows."""
-        times: list[int | None] = batch.column(at).to_pylist()
+        times: list[int | None] = batch.column(time_field).to_pylist()
         # Not before the first rows: `check` takes no time for no rows.
         if self._latest_ms is None:
             self._latest_ms = max(
                 (ms for ms in (self._newest or ())[: self._number] if ms is not None),
                 default=LONG_AGO,
             )
-        own = max((each for each in times if each is not None), default=None)
+        own = max((time_ms for time_ms in times if time_ms is not None), default=None)
         if own is None:
             return times
         running = running_times(times, self._latest_ms)

@@ -46,22 +46,22 @@ def parse_inputs(topology: Topology, inputs: Mapping[str, FrameT]) -> dict[Feed,
     """Return inputs by spout and stream; InvalidTopologyError names an unknown spout or stream, or
     a spout without data.
     """
-    found: dict[Feed, FrameT] = {}
+    frame_by_feed: dict[Feed, FrameT] = {}
     for name, frame in inputs.items():
         feed = parse_name(topology, name)
-        if feed in found:
+        if feed in frame_by_feed:
             raise InvalidTopologyError(
                 f"input '{name}' is given twice: a spout's name alone means its default stream"
             )
-        found[feed] = frame
+        frame_by_feed[feed] = frame
     # An empty frame must be asked for by name: a forgotten input would be
     # a replay of half the history that looks like all of it.
-    bare = [s.id for s in topology.spouts if not any(f.spout == s.id for f in found)]
+    bare = [s.id for s in topology.spouts if not any(f.spout == s.id for f in frame_by_feed)]
     if bare:
         raise InvalidTopologyError(
             f"spout '{bare[0]}' has no input: give it data, if only an empty frame"
         )
-    return found
+    return frame_by_feed
 
 
 def parse_name(topology: Topology, name: str) -> Feed:
@@ -76,9 +76,9 @@ def parse_name(topology: Topology, name: str) -> Feed:
         )
     streams = spouts[spout].streams
     if (stream or DEFAULT_STREAM) not in streams:
-        known = ", ".join(f"{spout}:{s}" for s in sorted(streams)) or "none"
+        names = ", ".join(f"{spout}:{s}" for s in sorted(streams)) or "none"
         raise InvalidTopologyError(
-            f"input '{name}': spout '{spout}' has no stream '{stream or DEFAULT_STREAM}'; its streams are {known}"
+            f"input '{name}': spout '{spout}' has no stream '{stream or DEFAULT_STREAM}'; its streams are {names}"
         )
     return Feed(spout, stream or DEFAULT_STREAM)
 
@@ -140,18 +140,18 @@ def _refuse_value(name: str, fields: Sequence[str], rows: Sequence[Any]) -> None
 
 
 def check_times(
-    name: str, column: str, place: int, parts: Sequence[Sequence[Sequence[Any]]]
+    name: str, column: str, position: int, parts: Sequence[Sequence[Sequence[Any]]]
 ) -> None:
     """Raise ReplayFailedError for the first row whose event time is none: a number with a fraction,
     true, a text.
     """
-    if {type(row[place]) for row in chain(*parts)} <= {int, type(None)}:
+    if {type(row[position]) for row in chain(*parts)} <= {int, type(None)}:
         return
     for number, row in enumerate(chain(*parts)):
-        if type(row[place]) not in (int, type(None)):
+        if type(row[position]) not in (int, type(None)):
             raise ReplayFailedError(
                 f"input '{name}', row {number}, column '{column}': an event time is whole milliseconds, not "
-                f"{row[place]!r:.60} ({type(row[place]).__name__}); convert it, as with int(...)"
+                f"{row[position]!r:.60} ({type(row[position]).__name__}); convert it, as with int(...)"
             )
 
 
@@ -165,7 +165,7 @@ def plain_state(component: str, state: Any) -> dict[Any, Any]:
             "replay(...) takes DataFrames"
         )
     normalise = Codec().normalise
-    found = {}
+    normalised = {}
     key = None
     try:
         for key, value in state.items():
@@ -176,12 +176,12 @@ def plain_state(component: str, state: Any) -> dict[Any, Any]:
                 if type(key) is not str and type(key) is not int:
                     check_key(key)
                 plain = normalise(key)
-            found[plain] = normalise(value)
+            normalised[plain] = normalise(value)
     except CodecError as error:
         raise ReplayFailedError(
             f"initial state of '{component}', key {key!r:.60}: {error}"
         ) from error
-    return found
+    return normalised
 
 
 def check_key(key: Any) -> None:
@@ -195,11 +195,11 @@ def running_times(times: Iterable[int | None], start_ms: int) -> list[int | None
     # A row without a time keeps none: it is put aside or
     # ends the replay, which its neighbour must not hide.
     latest = start_ms
-    found = list[int | None]()
+    latest_times = list[int | None]()
     for at_ms in times:
         latest = latest if at_ms is None else max(latest, at_ms)
-        found.append(None if at_ms is None else latest)
-    return found
+        latest_times.append(None if at_ms is None else latest)
+    return latest_times
 
 
 def starts_of(newest_ms: Iterable[int | None], begin_ms: int) -> list[int]:

@@ -134,7 +134,7 @@ def make_job(
     else:
         code = pack_with_modules(plan.topology, by_value, plan.conf)
     # A stream that a later stage reads whole is read from its chunks, and not kept a second time.
-    kept = frozenset(
+    kept_feeds = frozenset(
         Feed(bolt, stream)
         for stage in plan.stages
         for bolt in stage.bolts
@@ -152,7 +152,7 @@ def make_job(
         code,
         hashlib.sha256(code).hexdigest(),
         settings,
-        kept,
+        kept_feeds,
         frozenset(names),
         sequence,
         to_sort,
@@ -222,13 +222,13 @@ def _full_copies(plan: Plan, stage: Stage, component: str, stream: str) -> list[
 
 
 def _wanted(plan: Plan, outputs: Collection[str] | None) -> Collection[str]:
-    known = [*result_names(plan), *(id + STATE_MARK for id in plan.stateful())]
+    known_names = [*result_names(plan), *(id + STATE_MARK for id in plan.stateful())]
     for output in outputs or ():
-        if output not in known:
+        if output not in known_names:
             raise InvalidTopologyError(
-                f"output '{output}' is none of this replay's: {', '.join(sorted(known))}"
+                f"output '{output}' is none of this replay's: {', '.join(sorted(known_names))}"
             )
-    return known if outputs is None else outputs
+    return known_names if outputs is None else outputs
 
 
 def needs_order(topology: Topology, conf: Mapping[str, Any], stage: Stage, time_field: str) -> bool:

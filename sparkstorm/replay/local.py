@@ -168,7 +168,7 @@ def _cuts(size: int, partitions: int | Sequence[int]) -> list[int]:
         if isinstance(partitions, int)
         else partitions
     )
-    return [0, *(min(place, size) for place in places), size]
+    return [0, *(min(cut, size) for cut in places), size]
 
 
 def run_stages(
@@ -196,7 +196,7 @@ def run_stages(
         chunks_by_stage[stage.number] = made
     _collect(
         plan,
-        {feed: list(chain(*each)) for feed, each in parts.items()},
+        {feed: list(chain(*partition_values)) for feed, partition_values in parts.items()},
         chunks_by_stage,
         results,
         job.wanted,
@@ -233,26 +233,26 @@ def _timed(run: StageRun, parts: Sequence[Sequence[Values]]) -> list[TimedRows]:
         raise ReplayFailedError(
             f"input '{name}' has no column '{column}' for the event time; it has {', '.join(fields)}"
         )
-    place = fields.index(column)
-    check_times(name, column, place, values)
+    index = fields.index(column)
+    check_times(name, column, index, values)
     if feed in job.to_sort:
-        whole = sorted(chain(*values), key=partial(_at, place))
-        values = [whole[start:end] for start, end in pairwise(_cuts(len(whole), len(values)))]
+        all_rows = sorted(chain(*values), key=partial(_at, index))
+        values = [all_rows[start:end] for start, end in pairwise(_cuts(len(all_rows), len(values)))]
     elif job.settings.is_sorted:
         for part in values:
-            part.sort(key=partial(_at, place))
+            part.sort(key=partial(_at, index))
     newest = [
-        max((row[place] for row in part if row[place] is not None), default=None) for part in values
+        max((row[index] for row in part if row[index] is not None), default=None) for part in values
     ]
     starts = starts_of(newest, LONG_AGO) if feed in job.sequence else [LONG_AGO] * len(values)
     return [
-        (part, running_times([row[place] for row in part], start))
+        (part, running_times([row[index] for row in part], start))
         for part, start in zip(values, starts, strict=True)
     ]
 
 
-def _at(place: int, row: tuple[Any, ...]) -> int:
-    at_ms: int | None = row[place]
+def _at(index: int, row: tuple[Any, ...]) -> int:
+    at_ms: int | None = row[index]
     return LONG_AGO if at_ms is None else at_ms
 
 

@@ -103,11 +103,11 @@ def options_of(options: ReplayOptions | None, arguments: Mapping[str, Any]) -> R
     """Return options with keyword arguments in the place of their fields; InvalidTopologyError
     names an unknown one.
     """
-    known = [each.name for each in fields(ReplayOptions)]
-    unknown = [name for name in arguments if name not in known]
+    option_names = [option.name for option in fields(ReplayOptions)]
+    unknown = [name for name in arguments if name not in option_names]
     if unknown:
         raise InvalidTopologyError(
-            f"a replay has no option '{unknown[0]}', only {', '.join(known)}"
+            f"a replay has no option '{unknown[0]}', only {', '.join(option_names)}"
         )
     # None stands for the default, so that a caller can pass an option on without a test whether it
     # is set.

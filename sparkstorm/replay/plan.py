@@ -103,8 +103,10 @@ class Plan:
         """Return the grouping by which the keys of a bolt's state find their tasks: key ranges of
         an input, else fields.
         """
-        groupings = [each.grouping for each in self.topology.components[component].inputs]
-        return next((each for each in groupings if each.kind == "key_range"), Grouping("fields"))
+        groupings = [source.grouping for source in self.topology.components[component].inputs]
+        return next(
+            (grouping for grouping in groupings if grouping.kind == "key_range"), Grouping("fields")
+        )
 
     def stage_of(self, component: str, stream: str) -> Stage:
         """Return the stage that emits a stream."""
@@ -133,22 +135,24 @@ def make_plan(
     validate(topology)
     register(SubmissionSettings.of(conf).serializers)
     # All bolts, those that do not run included: task ids are the live ones.
-    whole = normalise_topology(topology, conf)
-    order = components_in_order(whole)
-    component_by_task = number_tasks(whole, conf)
-    effect_by_bolt = _effects(whole, effects)
+    normalised = normalise_topology(topology, conf)
+    order = components_in_order(normalised)
+    component_by_task = number_tasks(normalised, conf)
+    effect_by_bolt = _effects(normalised, effects)
     not_run = {c: how for c, how in effect_by_bolt.items() if how in NOT_RUN}
     keyed = frozenset(c for c, how in effect_by_bolt.items() if how is Effects.IDEMPOTENT)
-    kept = Topology({c.id: c for c in whole if c.id not in not_run})
+    kept_topology = Topology({c.id: c for c in normalised if c.id not in not_run})
     counts = {c: len(tasks) for c, tasks in tasks_by_component(component_by_task).items()}
-    stages = _cut(kept, [c for c in order if c in kept.components], counts)
-    redirected = _redirected(whole, [c for c, how in not_run.items() if how is Effects.REDIRECT])
+    stages = _cut(kept_topology, [c for c in order if c in kept_topology.components], counts)
+    redirected = _redirected(
+        normalised, [c for c, how in not_run.items() if how is Effects.REDIRECT]
+    )
     direct_targets_not_run = _direct_targets_not_run(
-        whole, not_run, tasks_by_component(component_by_task)
+        normalised, not_run, tasks_by_component(component_by_task)
     )
     return Plan(
         name,
-        _routed(kept, stages),
+        _routed(kept_topology, stages),
         conf,
         component_by_task,
         stages,
@@ -197,25 +201,25 @@ def _redirected(topology: Topology, bolts: Sequence[str]) -> dict[str, Feed]:
     """Return the inputs of bolts as results: "alert!input", or "alert!input:component:stream" if a
     bolt has several.
     """
-    found: dict[str, Feed] = {}
+    feed_by_name: dict[str, Feed] = {}
     for id in bolts:
         inputs = topology.components[id].inputs
         for s in inputs:
             suffix = "" if len(inputs) == 1 else f":{s.component}:{s.stream}"
-            found[f"{id}{INPUT_MARK}{suffix}"] = Feed(s.component, s.stream)
-    return found
+            feed_by_name[f"{id}{INPUT_MARK}{suffix}"] = Feed(s.component, s.stream)
+    return feed_by_name
 
 
 def _direct_targets_not_run(
     topology: Topology, not_run: Mapping[str, Effects], tasks: Mapping[str, list[int]]
 ) -> dict[Feed, tuple[int, ...]]:
-    found: dict[Feed, tuple[int, ...]] = {}
+    targets_by_feed: dict[Feed, tuple[int, ...]] = {}
     for id in not_run:
         for s in topology.components[id].inputs:
             if s.grouping.kind == "direct":
                 feed = Feed(s.component, s.stream)
-                found[feed] = (*found.get(feed, ()), *tasks[id])
-    return found
+                targets_by_feed[feed] = (*targets_by_feed.get(feed, ()), *tasks[id])
+    return targets_by_feed
 
 
 def components_in_order(topology: Topology) -> list[str]:

@@ -36,30 +36,32 @@ class Begun:
         empty.
         """
         # Lenient: a value whose class is not registered in this process goes on as its fields.
-        found = Begun()
+        begun = Begun()
         codec = Codec(is_lenient=True)
         for entry in map(codec.unpack, entries):
-            found.state = [*found.state, *entry.get("s", ())]
-            found.time += [
-                (place, value)
+            begun.state = [*begun.state, *entry.get("s", ())]
+            begun.time += [
+                (cell_key, value)
                 for key, value in entry.get("w", ())
-                if (place := as_key(key))[0] not in _HEARD
+                if (cell_key := as_key(key))[0] not in _HEARD
             ]
-            found.version = entry.get("v", found.version)
+            begun.version = entry.get("v", begun.version)
             if "o" in entry:
-                found.position = entry["o"]
-                found.is_positioned = True
-        return found
+                begun.position = entry["o"]
+                begun.is_positioned = True
+        return begun
 
     @property
     def clocks(self) -> dict[tuple[str, str], int]:
         """Return the newest times of rows that the task has sent, by stream and subscriber."""
-        return {(place[1], place[2]): at_ms for place, at_ms in self.time if place[0] == "h"}
+        return {
+            (cell_key[1], cell_key[2]): at_ms for cell_key, at_ms in self.time if cell_key[0] == "h"
+        }
 
     @property
     def windows(self) -> Sequence[tuple[Any, Any]]:
         """Return windows, timers and queues."""
-        return [(place, value) for place, value in self.time if place[0] != "h"]
+        return [(cell_key, value) for cell_key, value in self.time if cell_key[0] != "h"]
 
 
 def checkpoint_states(folder: str | Path) -> dict[str, dict[Any, Any]]:
@@ -70,25 +72,25 @@ def checkpoint_states(folder: str | Path) -> dict[str, dict[Any, Any]]:
     CheckpointError names the damaged file; ValueError a key that several tasks of a component have.
     """
     checkpoint = read_checkpoint(Path(folder))
-    found = {}
+    states_by_component = {}
     for component, part in checkpoint.parts.items():
         if part.kind == "bolt":
             contents = checkpoint.content(component)
             # A warning and no error: states alone are what a Stepper and a replay of other bolts
             # need.
-            if left := sum(
+            if num_left := sum(
                 1
-                for each in contents.values()
-                for place, _ in each.time
-                if place[0] not in ("h", *_HEARD)
+                for content in contents.values()
+                for cell_key, _ in content.time
+                if cell_key[0] not in ("h", *_HEARD)
             ):
                 warnings.warn(
-                    f"{folder} has {left:,} entries of open windows and timers of '{component}', which its states do not have: "
+                    f"{folder} has {num_left:,} entries of open windows and timers of '{component}', which its states do not have: "
                     "begin the replay with from_checkpoint",
                     stacklevel=2,
                 )
             if states := merged_states(
-                component, {task: dict(each.state) for task, each in contents.items()}
+                component, {task: dict(content.state) for task, content in contents.items()}
             ):
-                found[component] = states
-    return found
+                states_by_component[component] = states
+    return states_by_component

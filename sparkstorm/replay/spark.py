@@ -241,22 +241,22 @@ class SparkStages:
         # A stream of a spout that has data for another one.
         if frame is None:
             return self.spark.createDataFrame([], schema)
-        at = _at(self.job, stage.feed, frame.columns)
+        time_field = _at(self.job, stage.feed, frame.columns)
         settings = self.job.settings
         is_ordered = settings.is_timed and settings.is_sorted
         if not is_ordered and depends_on_order(self._plan.topology, self._plan.conf):
             frame = in_file_order(frame, stage.width)
         given = frame
         if stage.feed in self.job.to_sort:
-            frame = sorted_over_all(frame, at, stage.width)
+            frame = sorted_over_all(frame, time_field, stage.width)
         elif stage.width:
             frame = grouped(frame, stage.width)
         if is_ordered and stage.feed not in self.job.to_sort:
-            frame = sorted_within(frame, at)
+            frame = sorted_within(frame, time_field)
         is_carried = (
             settings.is_timed and not settings.is_sorted and stage.feed in self.job.sequence
         )
-        newest = newest_times(given, frame, at, stage.width) if is_carried else None
+        newest = newest_times(given, frame, time_field, stage.width) if is_carried else None
         return map_in_arrow(
             numbered(frame),
             _over_data(self._run(stage, write), self._values[stage.feed], newest, write),
@@ -278,11 +278,11 @@ class SparkStages:
             # other stages and of results are not moved.
             wanted = f"kind IN ({CLOCK}, {ROWS}) AND target BETWEEN {tasks[0]} AND {tasks[-1]}"
             arrived = arrived.union(self.frame(source).where(wanted))
-        place = sf.expr(f"CAST(target - {tasks[0]} AS INT)")
+        target_index = sf.expr(f"CAST(target - {tasks[0]} AS INT)")
         order = sf.expr(f"struct({', '.join(ORDER)})")
         # One partition a task: Spark sorts a task's chunks outside of
         # Python, for any number of them, and tries a task again alone.
-        dealt = dealt_by_id(arrived, len(tasks), place).sortWithinPartitions(order)
+        dealt = dealt_by_id(arrived, len(tasks), target_index).sortWithinPartitions(order)
         run = self._run(stage, write)
         return map_in_arrow(
             dealt, _written(lambda batches: run.over_chunks(chunks_in(batches)), write), schema
@@ -483,7 +483,7 @@ def _rows(
     if not run.stage.bolts and not job.settings.is_timed:
         yield from (batch.select(fields) for batch in gathered(batches))
         return
-    for batch in (piece for whole in batches for piece in slices(whole)):
+    for batch in (piece for full_batch in batches for piece in slices(full_batch)):
         if not job.settings.is_timed:
             yield batch.select(fields)
         elif job.settings.is_sorted:

@@ -155,8 +155,8 @@ class SpoutReader:
             count += 1
             see(row)
             stream, values = row
-            for name, place in clocks[stream].items():
-                at_ms = values[place]
+            for name, position in clocks[stream].items():
+                at_ms = values[position]
                 if type(at_ms) is int and newest[stream, name] < at_ms <= LAST_MS:
                     newest[stream, name] = at_ms
         return Extent(count, self.handed(), newest, self._spout.is_exhausted())
@@ -208,15 +208,15 @@ class SpoutReader:
 def clocks_of(plan: Plan, component: str) -> dict[str, dict[str, int]]:
     """Return by stream the time fields of subscribers by event time, with their positions."""
     times = TimePlan(plan.topology, plan.conf)
-    found: dict[str, dict[str, int]] = {}
+    positions_by_stream: dict[str, dict[str, int]] = {}
     for name, stream in plan.topology.components[component].streams.items():
         wanted = {
             times.settings[id].timestamp_field
             for id in times.listeners(component, name)
             if id in times.settings
         }
-        found[name] = {f: stream.fields.index(f) for f in wanted if f is not None}
-    return found
+        positions_by_stream[name] = {f: stream.fields.index(f) for f in wanted if f is not None}
+    return positions_by_stream
 
 
 def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, int]]:
@@ -231,7 +231,7 @@ def clock_places(plan: Plan, component: str, extent: Extent) -> list[tuple[Any, 
         for id in times.listeners(component, name)
         if id in times.settings
     ]
-    return [(place, at_ms) for place, at_ms in places if at_ms != NEVER]
+    return [(clock_place, at_ms) for clock_place, at_ms in places if at_ms != NEVER]
 
 
 def continued(plan: Plan, component: str, extents: Sequence[Extent]) -> list[Extent]:
@@ -239,14 +239,14 @@ def continued(plan: Plan, component: str, extents: Sequence[Extent]) -> list[Ext
     begins with.
     """
     settings = TimePlan(plan.topology, plan.conf).settings
-    found = []
+    newer = []
     for task, extent in zip(plan.tasks(component), extents, strict=True):
         newest = dict(extent.newest_ms)
         for (stream, id), at_ms in Begun.of(plan.begin.get(task, ())).clocks.items():
             key = stream, (settings[id].timestamp_field or "") if id in settings else ""
             newest[key] = max(at_ms, newest.get(key, NEVER))
-        found.append(replace(extent, newest_ms=newest))
-    return found
+        newer.append(replace(extent, newest_ms=newest))
+    return newer
 
 
 def newest_by_channel(
@@ -298,14 +298,16 @@ class SpoutFrames:
                 )
 
         with unwrapped():
-            found = sorted(
+            rows = sorted(
                 map_in_arrow(self._tasks(spout), measure, spark_schema(_MEASURED)).collect()
             )
-        whole = _SeenTypes(job, spout)
-        for row in found:
-            whole.merge([pa.ipc.read_schema(pa.py_buffer(bytes(data))) for data in row.schemas])
-        return [_unpacked(bytes(row.extent)) for row in found], dict(
-            zip(_streams(job, spout), whole.definite(), strict=True)
+        seen_types = _SeenTypes(job, spout)
+        for row in rows:
+            seen_types.merge(
+                [pa.ipc.read_schema(pa.py_buffer(bytes(data))) for data in row.schemas]
+            )
+        return [_unpacked(bytes(row.extent)) for row in rows], dict(
+            zip(_streams(job, spout), seen_types.definite(), strict=True)
         )
 
     def frame(
@@ -381,11 +383,11 @@ class _SeenTypes:
             )
 
     def _merge(self, name: str, kinds: Sequence[pa.DataType]) -> None:
-        known = self._kinds[name]
-        for place, (kind, column) in enumerate(zip(kinds, self._fields[name], strict=True)):
+        merged_kinds = self._kinds[name]
+        for index, (kind, column) in enumerate(zip(kinds, self._fields[name], strict=True)):
             # Types, not values, come to the driver: the history itself never does.
-            known[place] = merged_type(known[place], kind)
-            if _is_mixed(known[place]):
+            merged_kinds[index] = merged_type(merged_kinds[index], kind)
+            if _is_mixed(merged_kinds[index]):
                 raise ReplayFailedError(
                     f"spout '{self._spout}', stream '{name}', field '{column}' holds values of several types: "
                     "as data it can only have one"

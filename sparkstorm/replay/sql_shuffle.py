@@ -97,7 +97,7 @@ def sql_shuffled_input(plan: Plan, job: Job, stage: Stage) -> Subscription | Non
 def _minds_order(plan: Plan, bolt: Component) -> bool:
     """Return whether a bolt, or one downstream of it, depends on the order of rows."""
     behind = [bolt]
-    found = {bolt.id}
+    reached = {bolt.id}
     while behind:
         component = behind.pop()
         minds = isinstance(component.instance, Stateful) and not getattr(
@@ -108,9 +108,9 @@ def _minds_order(plan: Plan, bolt: Component) -> bool:
         next_ones = [
             c
             for c in plan.topology
-            if c.id not in found and any(s.component == component.id for s in c.inputs)
+            if c.id not in reached and any(s.component == component.id for s in c.inputs)
         ]
-        found.update(c.id for c in next_ones)
+        reached.update(c.id for c in next_ones)
         behind += next_ones
     return False
 
@@ -123,8 +123,8 @@ def hashed_values(fields: Sequence[str], schema: StructType, width: int) -> list
         return []
     # Floats, dates and decimals take the way through Python: the live hash takes 1.0 for 1, by
     # rules that SQL could only repeat at length.
-    found = [_hashed(field, schema[field].dataType) for field in fields]
-    return None if None in found else [each for each in found if each is not None]
+    columns = [_hashed(field, schema[field].dataType) for field in fields]
+    return None if None in columns else [column for column in columns if column is not None]
 
 
 Key = tuple[Any, ...]
@@ -140,12 +140,12 @@ def head_keys(fields: Sequence[str], schema: StructType, width: int) -> list[Key
     # One field varies; the others of such a key are null.
     varied = sizes.index(max(sizes))
     of = _MAKERS[type(schema[fields[varied]].dataType)]
-    found: dict[int, Key] = {}
+    key_by_place: dict[int, Key] = {}
     for number in range(min(max(sizes), width * _TRIES)):
         key = tuple(of(number) if n == varied else None for n in range(len(fields)))
-        found.setdefault(_live_place(key, width), key)
-        if len(found) == width:
-            return [found[place] for place in range(width)]
+        key_by_place.setdefault(_live_place(key, width), key)
+        if len(key_by_place) == width:
+            return [key_by_place[place] for place in range(width)]
     return None
 
 
@@ -162,10 +162,10 @@ def with_heads(frame: DataFrame, fields: Sequence[str], keys: Sequence[Key]) -> 
         # Only the field that differs by task. Spark gives a plain NULL the type of the column, which
         # for the only task's key may be any, also one whose name is no SQL.
         if values.count(None) < len(values):
-            each = ", ".join(map(_literal, values))
+            literals = ", ".join(map(_literal, values))
             # Of the column's own type: a union widens a column of bytes to the literals' integers.
             columns[field] = (
-                f"CAST(element_at(array({each}), CAST(id + 1 AS INT)) AS {kinds[field].simpleString()})"
+                f"CAST(element_at(array({literals}), CAST(id + 1 AS INT)) AS {kinds[field].simpleString()})"
             )
     # As text: with Columns each would be a call of the JVM, a tenth of a small replay together.
     expressions = tuple(f"{value} AS {quoted(name)}" for name, value in columns.items())
@@ -200,17 +200,17 @@ def _rows_without(
     """
     expected = dict(zip(positions, key, strict=True))
     for batch in batches:
-        at = -1
+        row = -1
         if batch.num_rows:
             is_head = reduce(
                 pc.and_,
                 (_equals(column, expected.get(n)) for n, column in enumerate(batch.columns)),
             )
-            at = pc.index(is_head, True).as_py()
-        if at < 0:
+            row = pc.index(is_head, True).as_py()
+        if row < 0:
             yield batch
             continue
-        yield from (part for part in (batch.slice(0, at), batch.slice(at + 1)) if part.num_rows)
+        yield from (part for part in (batch.slice(0, row), batch.slice(row + 1)) if part.num_rows)
         break
     else:
         raise ReplayFailedError(
@@ -235,11 +235,11 @@ def checked_places(
         # A version of Spark with another cast or checksum is found by any one of them.
         if width > 1 and batch.num_rows:
             key = _first_key(batch, positions)
-            found = _live_place(key, width)
-            if found != place:
+            live_place = _live_place(key, width)
+            if live_place != place:
                 raise ReplayFailedError(
                     _OTHER_RULES.format(
-                        f"the key {key!r:.100} to task {place + 1} of {width}, live it goes to task {found + 1}"
+                        f"the key {key!r:.100} to task {place + 1} of {width}, live it goes to task {live_place + 1}"
                     )
                 )
         yield batch

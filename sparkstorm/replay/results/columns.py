@@ -70,9 +70,9 @@ def _by_name(name: str, text: str, fields: Sequence[str]) -> Columns:
         declared = parse_columns(text)
     except ValueError as error:
         raise InvalidTopologyError(f"types of '{name}': {error}") from error
-    names = [each for each, _ in declared]
-    unknown = [each for each in names if each not in fields]
-    missing = [each for each in fields if each not in names]
+    names = [column for column, _ in declared]
+    unknown = [column for column in names if column not in fields]
+    missing = [field for field in fields if field not in names]
     if unknown or missing:
         said = f"'{unknown[0]}' is no column" if unknown else f"column '{missing[0]}' has no type"
         raise InvalidTopologyError(
@@ -85,4 +85,4 @@ def _by_name(name: str, text: str, fields: Sequence[str]) -> Columns:
             f"types of '{name}' name its columns in another order ({', '.join(names)}) than they have "
             f"({', '.join(fields)}): were names swapped?"
         )
-    return [(each, arrow_type(kind)) for each, kind in declared]
+    return [(column, arrow_type(kind)) for column, kind in declared]

@@ -64,10 +64,12 @@ def writable(name: str, frame: DataFrame, written: str) -> DataFrame:
 
 def check_columns(name: str, columns: Sequence[str]) -> None:
     """Raise InvalidConfigError for names that Spark does not distinguish when it writes files."""
-    for place, column in enumerate(columns):
+    for index, column in enumerate(columns):
         # A frame may have both, and so may a replay's result: it
         # is the file that Spark cannot read again.
-        other = next((each for each in columns[:place] if each.lower() == column.lower()), None)
+        other = next(
+            (earlier for earlier in columns[:index] if earlier.lower() == column.lower()), None
+        )
         if other is not None:
             raise InvalidConfigError(
                 f"result '{name}': its fields '{other}' and '{column}' cannot be columns of one file, as "

@@ -276,10 +276,10 @@ def seeing(name: str, columns: Columns) -> MapBatches:
         codec = Codec()
         kinds = [pa.null()] * len(fields)
         for chunk in chunks_in(batches):
-            for place, values in enumerate(_columns(codec, chunk)[: len(fields)]):
-                if columns[place][1] is None:
-                    kinds[place] = merged_type(
-                        kinds[place], result_type(values, is_key=is_state and place == 0)
+            for index, values in enumerate(_columns(codec, chunk)[: len(fields)]):
+                if columns[index][1] is None:
+                    kinds[index] = merged_type(
+                        kinds[index], result_type(values, is_key=is_state and index == 0)
                     )
         schema = pa.schema(list(zip(fields, kinds, strict=True)))
         yield pa.RecordBatch.from_arrays([pa.array([schema.serialize().to_pybytes()])], ["schema"])
@@ -294,8 +294,8 @@ def found_columns(columns: Columns, seen: Iterable[bytes]) -> Columns:
         schema = pa.ipc.read_schema(pa.py_buffer(data))
         kinds = [merged_type(kind, field.type) for kind, field in zip(kinds, schema, strict=True)]
     return [
-        (field, kind or definite_type(found))
-        for (field, kind), found in zip(columns, kinds, strict=True)
+        (field, kind or definite_type(seen_kind))
+        for (field, kind), seen_kind in zip(columns, kinds, strict=True)
     ]
 
 
@@ -309,13 +309,16 @@ def writing(
     which Spark need not copy then.
     """
     is_state = name.endswith(STATE_MARK)
-    whole = [*columns, ("task", pa.int32())] if is_state else columns
+    all_columns = [*columns, ("task", pa.int32())] if is_state else columns
     # A field of the key is its own column on the way: Spark would copy the STRUCT row by row.
     if key is not None:
-        whole = [*((_KEY_FIELD.format(at), field.type) for at, field in enumerate(key)), *whole[1:]]
+        all_columns = [
+            *((_KEY_FIELD.format(index), field.type) for index, field in enumerate(key)),
+            *all_columns[1:],
+        ]
     try:
         made = spark_schema(
-            pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in whole])
+            pa.schema([(f, pa.string() if kind == TAGGED else kind) for f, kind in all_columns])
         )
     except PySparkTypeError as error:
         raise ReplayFailedError(
@@ -325,19 +328,23 @@ def writing(
     schema = arrow_schema(made)
     kinds = [
         TAGGED if kind == TAGGED else field.type
-        for (_, kind), field in zip(whole, schema, strict=True)
+        for (_, kind), field in zip(all_columns, schema, strict=True)
     ]
 
     def write(chunks: Iterable[EdgeChunk]) -> Iterator[pa.RecordBatch]:
         codec = Codec()
         for chunk in chunks:
-            found = _columns(codec, chunk)
-            first = [] if key is None else _key_fields(name, found[0], key)
+            arrays = _columns(codec, chunk)
+            first = [] if key is None else _key_fields(name, arrays[0], key)
             rest = zip(
-                schema.names[len(first) :], found[bool(first) :], kinds[len(first) :], strict=True
+                schema.names[len(first) :], arrays[bool(first) :], kinds[len(first) :], strict=True
             )
             yield pa.RecordBatch.from_arrays(
-                [*first, *(_array(name, field, *each) for field, *each in rest)], schema=schema
+                [
+                    *first,
+                    *(_array(name, field, *values_and_kind) for field, *values_and_kind in rest),
+                ],
+                schema=schema,
             )
 
     return write, made
@@ -370,7 +377,7 @@ def _with_key(frame: DataFrame, name: str, columns: Sequence[tuple[str, pa.DataT
     if key is None:
         return frame
     fields = ", ".join(
-        f"{_KEY_FIELD.format(at)} AS {quoted(field.name)}" for at, field in enumerate(key)
+        f"{_KEY_FIELD.format(index)} AS {quoted(field.name)}" for index, field in enumerate(key)
     )
     return frame.selectExpr(f"struct({fields}) AS key", "value", "task")
 
@@ -383,7 +390,8 @@ def _array(name: str, field: str, values: Any, kind: pa.DataType) -> pa.Array:
         parts = values.flatten()
         if pa.types.is_struct(kind) and kind.num_fields == len(parts):
             typed = [
-                typed_array(part, each.type, field) for part, each in zip(parts, kind, strict=True)
+                typed_array(part, member.type, field)
+                for part, member in zip(parts, kind, strict=True)
             ]
             return pa.StructArray.from_arrays(typed, fields=list(kind))
         values = list(zip(*(part.to_pylist() for part in parts), strict=True))

@@ -122,7 +122,7 @@ def _is_exact(kind: pa.DataType) -> bool:
     and decimals of 38 digits.
     """
     if pa.types.is_nested(kind):
-        return all(_is_exact(kind.field(place).type) for place in range(kind.num_fields))
+        return all(_is_exact(kind.field(index).type) for index in range(kind.num_fields))
     if pa.types.is_dictionary(kind):
         return _is_exact(kind.value_type)
     if pa.types.is_timestamp(kind):
@@ -202,12 +202,15 @@ def _seen(values: Sequence[Any], depth: int, has_records: bool = False) -> pa.Da
         and set(map(len, there)) == {len(keys)}
     ):
         return pa.struct(
-            [(key, _seen([each[key] for each in there], depth + 1, True)) for key in sorted(keys)]
+            [
+                (key, _seen([mapping[key] for mapping in there], depth + 1, True))
+                for key in sorted(keys)
+            ]
         )
     key_type = TAGGED if None in keys else _seen(list(keys), depth + 1) if keys else _NO_KEY
-    items = list(chain.from_iterable(each.values() for each in there))
-    found = _nested(pa.map_, key_type, _seen(items, depth + 1, has_records))
-    return _record_type(there, depth) if found == TAGGED else found
+    items = list(chain.from_iterable(mapping.values() for mapping in there))
+    nested = _nested(pa.map_, key_type, _seen(items, depth + 1, has_records))
+    return _record_type(there, depth) if nested == TAGGED else nested
 
 
 def _record_type(mappings: Sequence[dict[Any, Any]], depth: int) -> pa.DataType:
@@ -220,11 +223,11 @@ def _record_type(mappings: Sequence[dict[Any, Any]], depth: int) -> pa.DataType:
         and all(names)
         and len({name.casefold() for name in names}) == len(names)
     )
-    if not is_named or any(list(each) != names for each in mappings):
+    if not is_named or any(list(mapping) != names for mapping in mappings):
         return TAGGED
-    kinds = [_seen([each[name] for each in mappings], depth + 1) for name in names]
-    found = pa.struct(list(zip(names, kinds, strict=True)))
-    return TAGGED if TAGGED in kinds or _is_by_place(found) else found
+    kinds = [_seen([mapping[name] for mapping in mappings], depth + 1) for name in names]
+    struct_type = pa.struct(list(zip(names, kinds, strict=True)))
+    return TAGGED if TAGGED in kinds or _is_by_place(struct_type) else struct_type
 
 
 def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
@@ -388,8 +391,8 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 def _spread(column: Iterable[Any], is_missing: Iterable[bool]) -> list[Any]:
     """Return the values with None in the places that are missing."""
-    found = iter(column)
-    return [None if missing else next(found) for missing in is_missing]
+    values = iter(column)
+    return [None if missing else next(values) for missing in is_missing]
 
 
 def _fields_of(

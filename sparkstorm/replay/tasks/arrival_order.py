@@ -80,16 +80,16 @@ class WatchedRunner(FoldingRunner):
         """Execute every tuple; return the failed ones, whose changes are undone."""
         if not self._output_by_rows:
             return super().execute_tuples(tuples)
-        place = len(self._emitter.log)
+        log_mark = len(self._emitter.log)
         failures = super().execute_tuples(tuples)
-        for output, at_ms in self._emitted(place):
+        for output, at_ms in self._emitted(log_mark):
             self._oldest_on_arrival[output] = min(at_ms, self._oldest_on_arrival.get(output, at_ms))
         return failures
 
     def _try(self, due: Firing | Timer | Row, now_ms: int) -> bool:
         if not self._output_by_rows:
             return super()._try(due, now_ms)
-        place = len(self._emitter.log)
+        log_mark = len(self._emitter.log)
         is_done = super()._try(due, now_ms)
         announced_ms = (
             due.at_ms
@@ -97,22 +97,22 @@ class WatchedRunner(FoldingRunner):
             else (due.end if isinstance(due, Firing) else due.at_ms) - 1
         )
         self._moment_ms = max(self._moment_ms, announced_ms)
-        for output, at_ms in self._emitted(place):
+        for output, at_ms in self._emitted(log_mark):
             self._behind_ms[output] = max(announced_ms - at_ms, self._behind_ms.get(output, 0))
         return is_done
 
-    def _emitted(self, place: int) -> Iterator[tuple[OutputClock, int]]:
+    def _emitted(self, log_mark: int) -> Iterator[tuple[OutputClock, int]]:
         """Yield the times of rows emitted since the log had this length, each with its stream's
         output to a subscriber.
         """
         # The log has a block's list of rows once for each row that was added to it.
         ends: dict[int, int] = {}
-        for rows in self._emitter.log[: place - 1 if place else None : -1]:
-            known = id(rows)
-            output = self._output_by_rows.get(known)
+        for rows in self._emitter.log[: log_mark - 1 if log_mark else None : -1]:
+            rows_id = id(rows)
+            output = self._output_by_rows.get(rows_id)
             if output is not None:
-                ends[known] = ends.get(known, 0) - 1
-                at_ms = output.time_of(rows[ends[known]][0])
+                ends[rows_id] = ends.get(rows_id, 0) - 1
+                at_ms = output.time_of(rows[ends[rows_id]][0])
                 if type(at_ms) is int and 0 <= at_ms <= LAST_MS:
                     yield output, at_ms
 

@@ -89,8 +89,8 @@ class OutEdge:
             for name, value in zip(self.source.fields, values, strict=True):
                 try:
                     codec.normalise(value)
-                except CodecError as found:
-                    return ReplayFailedError(f"{where}, field '{name}': emitted {found}")
+                except CodecError as fault:
+                    return ReplayFailedError(f"{where}, field '{name}': emitted {fault}")
         return ReplayFailedError(f"{where}: {error}")
 
 

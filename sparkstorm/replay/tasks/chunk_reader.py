@@ -159,8 +159,8 @@ class PartitionClocks:
 
     def hear(self, sender: str, stream: str, number: int, newest_ms: int) -> None:
         """Take in the newest time of partition `number` for one sending component and stream."""
-        known = self._newest.setdefault((sender, stream), {})
-        known[number] = max(newest_ms, known.get(number, NEVER))
+        newest_by_number = self._newest.setdefault((sender, stream), {})
+        newest_by_number[number] = max(newest_ms, newest_by_number.get(number, NEVER))
 
     def sources(
         self, source: Source, number: int, values: Sequence[tuple[Any, ...]]
@@ -174,10 +174,10 @@ class PartitionClocks:
         # The usual case: no list is made of one source.
         if floor_ms <= 0 or self._field is None:
             return repeat(source, len(values))
-        place = source.position(self._field)
+        position = source.position(self._field)
         late = Source(source.component, source.task, source.stream, source.fields, is_late=True)
         return [
-            late if type(row[place]) is int and 0 <= row[place] < floor_ms else source
+            late if type(row[position]) is int and 0 <= row[position] < floor_ms else source
             for row in values
         ]
 
@@ -187,7 +187,7 @@ class PartitionClocks:
             return NEVER
         if key not in self._floors:
             numbers = sorted(self._newest[key])
-            newest = accumulate((self._newest[key][each] for each in numbers), max)
+            newest = accumulate((self._newest[key][earlier] for earlier in numbers), max)
             self._floors[key] = numbers, [NEVER, *newest]
         numbers, newest_before = self._floors[key]
         newest_ms = newest_before[bisect_left(numbers, number)]

@@ -82,8 +82,8 @@ def pack_rows(codec: Codec, rows: Sequence[Row], is_timed: bool) -> bytes:
     """
     # By columns: that is how results are written, and a
     # batch of Arrow is made of columns, not of rows.
-    if core is not None and (found := core.split(rows)) is not None:
-        columns, times, *_ = found
+    if core is not None and (split := core.split(rows)) is not None:
+        columns, times, *_ = split
     else:
         values, times, *_ = zip(*rows, strict=True)
         columns = [list(column) for column in zip(*values, strict=True)]

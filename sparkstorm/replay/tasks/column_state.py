@@ -140,7 +140,7 @@ class _Columns(ColumnState):
         self._most = most
         self._batches.append(table)
         self.undo += _BATCH, self._drop_last, None
-        if sum(each.num_rows for each in self._batches) > max(
+        if sum(batch.num_rows for batch in self._batches) > max(
             _FEW_ROWS, 2 * self._batches[0].num_rows
         ):
             # Batches that can still be undone stay as they are: a sum cannot be taken apart.
@@ -151,7 +151,7 @@ class _Columns(ColumnState):
         """Return keys and values as Arrow arrays, the keys as a STRUCT where they are tuples."""
         table = _summed(self._batches)
         *keys, amounts = (_one_array(column) for column in table.columns)
-        names = [f"_{at}" for at in range(1, len(keys) + 1)]
+        names = [f"_{index}" for index in range(1, len(keys) + 1)]
         return pa.StructArray.from_arrays(keys, names) if _is_tuple(table) else keys[0], amounts
 
     def count_of(self, *kinds: type) -> int:
@@ -169,13 +169,13 @@ class _Columns(ColumnState):
         data = self._data
         if settled:
             data.update(_pairs(_summed(batches[:settled])))
-        for at, table in enumerate(batches[settled:]):
+        for index, table in enumerate(batches[settled:]):
             formers: dict[Any, Any] = {}
             for key, amount in _pairs(table):
                 former = data.get(key, MISSING)
                 formers.setdefault(key, former)
                 data[key] = amount if former is MISSING else former + amount
-            self.undo[3 * at + 1] = partial(self._put_back, formers)
+            self.undo[3 * index + 1] = partial(self._put_back, formers)
 
     def _drop_last(self) -> None:
         self._batches.pop()
@@ -228,7 +228,7 @@ def added_columns(keys: Any, amounts: Any) -> pa.Table | None:
         or len(added) != rows
     ):
         return None
-    names = [str(at) for at in range(len(columns))] if is_tuple else [_LONE]
+    names = [str(index) for index in range(len(columns))] if is_tuple else [_LONE]
     return pa.table([*columns, added], [*names, _AMOUNT])
 
 
@@ -257,10 +257,10 @@ def _farthest(table: pa.Table | None) -> int:
 
 def _summed(tables: Sequence[pa.Table]) -> pa.Table:
     """Return one row per key, keys in the order of their first rows."""
-    whole = pa.concat_tables(tables)
-    names = whole.column_names[:-1]
+    table = pa.concat_tables(tables)
+    names = table.column_names[:-1]
     # One thread: Spark has given the task one core, and with several the order of keys is chance.
-    sums = whole.group_by(names, use_threads=False).aggregate([(_AMOUNT, "sum")])
+    sums = table.group_by(names, use_threads=False).aggregate([(_AMOUNT, "sum")])
     return sums.select([*names, f"{_AMOUNT}_sum"]).rename_columns([*names, _AMOUNT])
 
 

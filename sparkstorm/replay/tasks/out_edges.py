@@ -103,7 +103,7 @@ class OutEdges:
 def kept_outputs(parts: TaskParts, task: int) -> tuple[Outputs, dict[str, list[Any]]]:
     """Return outputs of a task that keep each of its rows once, and these rows by stream."""
     component = parts.topology.components[parts.component_by_task[task]]
-    kept: dict[str, list[Any]] = {name: [] for name in component.streams}
+    kept_rows: dict[str, list[Any]] = {name: [] for name in component.streams}
     routes = {}
     for name, stream in component.streams.items():
         route = routes[name] = Route(parts.source(task, name), parts.codec, stream.direct)
@@ -111,5 +111,7 @@ def kept_outputs(parts: TaskParts, task: int) -> tuple[Outputs, dict[str, list[A
         # stay.
         tasks = sorted(parts.component_by_task) if stream.direct else [KEPT]
         grouping = Grouping("direct" if stream.direct else "global")
-        route.subscribe(grouping, [Target(each, kept[name], False) for each in tasks], task, 0)
-    return Outputs(task, component.id, routes), kept
+        route.subscribe(
+            grouping, [Target(other_task, kept_rows[name], False) for other_task in tasks], task, 0
+        )
+    return Outputs(task, component.id, routes), kept_rows

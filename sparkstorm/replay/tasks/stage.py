@@ -167,12 +167,12 @@ class _Partition:
         # One history goes on from the newest clock of all tasks of its spout; a
         # partition that is one task's rows goes on from that task's.
         begun = [
-            Begun.of(self._job.plan.begin.get(each, ())).clocks
-            for each in ([task] if has_own_clock else tasks)
+            Begun.of(self._job.plan.begin.get(seed_task, ())).clocks
+            for seed_task in ([task] if has_own_clock else tasks)
         ]
         for output in self._edges.timed_outputs[task]:
             output.restore(
-                max(each.get((output.stream, output.subscriber), NEVER) for each in begun)
+                max(clocks.get((output.stream, output.subscriber), NEVER) for clocks in begun)
             )
         self._dividers = dividers_of(route)
         for target in route.targets:
@@ -306,7 +306,9 @@ class _Partition:
             # Arrow alone cuts the batch among tasks. Partial key and custom
             # groupings have no dividers: they look at one row after the other.
             if self._dividers is not None and batch.num_rows and batch.num_columns:
-                for rows, piece in (found for divide in self._dividers for found in divide(batch)):
+                for rows, piece in (
+                    divided for divide in self._dividers for divided in divide(batch)
+                ):
                     rows.append((piece, 0, route.source))
                 return
             batch = rows_of(batch), [0] * batch.num_rows
@@ -405,7 +407,7 @@ class _Partition:
         values = list(read())
         # Read again where a row fails: its lists and mappings may have been changed.
         again = cache(lambda: list(read()))
-        originals = Originals(lambda: values, lambda place: again()[place])
+        originals = Originals(lambda: values, lambda index: again()[index])
         rest = iter(values)
         for count in map(len, self._sizer.parts(range(rows))):
             # The usual part is all of a batch: an iterator around it would be a call for each row.

@@ -398,7 +398,7 @@ class ReplayTask(Task):
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
         if isinstance(self.runner, BasicRunner):
             return [
-                (Tuple(*part[place]), failure) for place, failure in self.runner.execute_rows(part)
+                (Tuple(*part[index]), failure) for index, failure in self.runner.execute_rows(part)
             ]
         failed: Iterable[FailedInput] = self.runner.execute_tuples(tuples_of(part))
         return failed
