@@ -82,12 +82,12 @@ def split_at(path: str, size: int, starts: Sequence[int]) -> list[FileSplit]:
 def line_starts(stream: BinaryIO, size: int, most_bytes: int) -> list[int]:
     """Return the first position of a file of lines, and those of a line about every so many bytes."""
     starts = [0]
-    while (at := starts[-1] + most_bytes) < size:
-        at -= 1  # a line may end right before it
-        stream.seek(at)
+    while (position := starts[-1] + most_bytes) < size:
+        position -= 1  # a line may end right before it
+        stream.seek(position)
         while (part := stream.readline(1 << 20)) and not part.endswith(b"\n"):
-            at += len(part)
-        starts.append(at + len(part))
+            position += len(part)
+        starts.append(position + len(part))
     return [start for start in starts if start < size or start == 0]
 
 
@@ -113,19 +113,19 @@ class Folders:
     """
 
     def __init__(self, patterns: Sequence[str], by_inode: bool = False) -> None:
-        self.is_remote = any("://" in each for each in patterns)
+        self.is_remote = any("://" in pattern for pattern in patterns)
         self._by_inode = by_inode
-        self._roots = [_split(each) for each in patterns]
+        self._roots = [_split(pattern) for pattern in patterns]
 
     def find(self) -> list[Found]:
         """Every file that matches now, sorted by path."""
-        found: dict[str, Found] = {}
+        file_by_key: dict[str, Found] = {}
         for root, pattern in self._roots:
-            for each in (
+            for file in (
                 self._remote(root, pattern) if "://" in root else self._local(root, pattern)
             ):
-                found.setdefault(each.key, each)
-        return sorted(found.values(), key=lambda each: each.path)
+                file_by_key.setdefault(file.key, file)
+        return sorted(file_by_key.values(), key=lambda file: file.path)
 
     def find_renamed(self, keys: set[str]) -> list[Found]:
         """Files under these keys in the patterns' folders, under any present name."""
@@ -135,23 +135,23 @@ class Folders:
             entry for folder in folders if os.path.isdir(folder) for entry in os.scandir(folder)
         ]
         return [
-            each
+            file
             for entry in entries
-            if (each := self._of(entry.path)) is not None and each.key in keys
+            if (file := self._of(entry.path)) is not None and file.key in keys
         ]
 
-    def open(self, path: str, at: int) -> BinaryIO:
+    def open(self, path: str, offset: int) -> BinaryIO:
         """Open a file at a position in its unpacked bytes."""
         if not is_packed(path):
             raw = self.open_raw(path)
-            raw.seek(at)
+            raw.seek(offset)
             return raw
         make = next(make for ends, make in _UNPACKERS.items() if path.lower().endswith(ends))
         if make is None:
             stream: Any = io.BufferedReader(_Zstd(lambda: self.open_raw(path)))
         else:
             stream = io.BufferedReader(_Unpacked(make, self.open_raw(path)))
-        skip_bytes(stream, at)
+        skip_bytes(stream, offset)
         return cast(BinaryIO, stream)
 
     def open_raw(self, path: str) -> BinaryIO:
@@ -165,8 +165,8 @@ class Folders:
         if not os.path.exists(root):
             return []
         if os.path.isfile(root):
-            return [each for each in [self._of(root)] if each is not None]
-        found = []
+            return [file for file in [self._of(root)] if file is not None]
+        files = []
         for folder, below, names in os.walk(root):
             below[:] = [name for name in below if not name.startswith((".", "_"))]
             for name in names:
@@ -174,8 +174,8 @@ class Folders:
                 if not name.startswith((".", "_")) and _matches(
                     os.path.relpath(path, root), pattern
                 ):
-                    found.append(self._of(path))
-        return [each for each in found if each is not None]
+                    files.append(self._of(path))
+        return [file for file in files if file is not None]
 
     def _of(self, path: str) -> Found | None:
         try:
@@ -195,15 +195,15 @@ class Folders:
         if system.get_file_info(base).type == fs.FileType.File:
             return [Found(root, root, system.get_file_info(base).size)]
         scheme = root.partition("://")[0]
-        found = []
+        files = []
         for info in system.get_file_info(
             fs.FileSelector(base, allow_not_found=True, recursive=True)
         ):
             name = info.path.removeprefix(base).lstrip("/")
             is_hidden = any(part.startswith((".", "_")) for part in name.split("/"))
             if info.type == fs.FileType.File and not is_hidden and _matches(name, pattern):
-                found.append(Found(f"{scheme}://{info.path}", f"{scheme}://{info.path}", info.size))
-        return found
+                files.append(Found(f"{scheme}://{info.path}", f"{scheme}://{info.path}", info.size))
+        return files
 
 
 class _Unpacked(io.RawIOBase):
@@ -291,13 +291,13 @@ def file_system(uri: str) -> tuple[Any, str]:
     if scheme in ("s3", "s3a") and (endpoint := os.environ.get("AWS_ENDPOINT_URL")):
         protocol, _, address = endpoint.rpartition("://")
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-        at = {
+        options = {
             "endpoint_override": address.rstrip("/"),
             "scheme": protocol or "https",
             "region": region,
         }
         # a small file is one request, not three
-        return fs.S3FileSystem(**at, allow_delayed_open=True), rest
+        return fs.S3FileSystem(**options, allow_delayed_open=True), rest
     try:
         return cast(tuple[Any, str], fs.FileSystem.from_uri(uri))
     except Exception as refusal:
@@ -316,10 +316,10 @@ def raise_lasting(error: BaseException, where: str) -> None:
     an object store refuses.
     """
     text = " ".join(str(error).split())
-    at = next((at for sign in _REFUSALS if (at := text.find(sign)) >= 0), -1)
-    if at >= 0:
-        if at > 250:  # a long name or request comes before the reason
-            text = f"{text[:100]} ... {text[at:]}"
+    offset = next((offset for sign in _REFUSALS if (offset := text.find(sign)) >= 0), -1)
+    if offset >= 0:
+        if offset > 250:  # a long name or request comes before the reason
+            text = f"{text[:100]} ... {text[offset:]}"
         raise InvalidConfigError(f"{where:.300}: {text[:300]}") from error
 
 

@@ -41,12 +41,16 @@ class TextReader:
     """Reader of a record a line; a position is an offset in (unpacked) bytes."""
 
     def __init__(
-        self, stream: BinaryIO, at: int, parse: Callable[[bytes], tuple[Any, ...]], most_bytes: int
+        self,
+        stream: BinaryIO,
+        start: int,
+        parse: Callable[[bytes], tuple[Any, ...]],
+        most_bytes: int,
     ) -> None:
         self._stream = stream
         self._parse = parse
         self._most = most_bytes
-        self.at = at
+        self.at = start
         self._part = b""  # of a line whose end has not come yet
 
     def next(self, is_complete: bool) -> FileRecord | None:
@@ -93,12 +97,12 @@ class CsvReader(TextReader):
     def __init__(
         self,
         stream: BinaryIO,
-        at: int,
+        start: int,
         values_of: Callable[[list[str]], tuple[Any, ...]],
         delimiter: str,
         most_bytes: int,
     ) -> None:
-        super().__init__(stream, at, lambda data: (), most_bytes)
+        super().__init__(stream, start, lambda data: (), most_bytes)
         self._values_of = values_of
         self._lines: list[bytes] = []  # of the record at hand
         self._size = 0
@@ -184,7 +188,7 @@ _DAMAGES = ("thrift", "orrupt", "end of stream", "ecompress")  # of a page, in p
 class ParquetReader:
     """Reader of a Parquet file by batches; a position is a number of rows."""
 
-    def __init__(self, source: Any, at: int, types: Mapping[str, str], where: str) -> None:
+    def __init__(self, source: Any, start: int, types: Mapping[str, str], where: str) -> None:
         import pyarrow.parquet as pq
 
         self._file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
@@ -196,16 +200,16 @@ class ParquetReader:
                 f"{where}: there is no column '{missing[0]}'; it has {', '.join(schema.names)}"
             )
         for name, declared in types.items():
-            found = schema.field(name).type
-            if not _is_of(found, declared):
+            kind = schema.field(name).type
+            if not _is_of(kind, declared):
                 raise InvalidConfigError(
-                    f"{where}: column '{name}' is {found}, but the source declares {declared}"
+                    f"{where}: column '{name}' is {kind}, but the source declares {declared}"
                 )
         self._columns = [schema.field(name) for name in fields]
         self._is_julian = _is_julian(self._file.metadata.metadata or {})
         self.rows = int(self._file.metadata.num_rows)
-        self._batches = self._read(at, fields)
-        self.at = at
+        self._batches = self._read(start, fields)
+        self.at = start
 
     def next_batch(self) -> Any:
         """Return the next rows as a `pyarrow.RecordBatch`; None at the end, EOFError for a page
@@ -226,9 +230,9 @@ class ParquetReader:
         self._file.close()
         self._source.close()
 
-    def _read(self, at: int, fields: tuple[str, ...]) -> Iterator[Any]:
+    def _read(self, start: int, fields: tuple[str, ...]) -> Iterator[Any]:
         groups: list[int] = []
-        skip = at
+        skip = start
         for number in range(self._file.num_row_groups):
             rows = self._file.metadata.row_group(number).num_rows
             if not groups and skip >= rows:
@@ -301,8 +305,8 @@ def _gregorian(column: Any) -> Any:
     is_date = kind == pa.date32()
     if not is_date and not (pa.types.is_timestamp(kind) and kind.unit == "us"):
         return column
-    whole = column.cast(pa.int32() if is_date else pa.int64())
-    values = whole.fill_null(0).to_numpy()
+    numbers = column.cast(pa.int32() if is_date else pa.int64())
+    values = numbers.fill_null(0).to_numpy()
     days = values if is_date else values // _DAY_US
     places = np.searchsorted(_JULIAN_DAYS, days, "right") - 1
     offsets = np.where(places < 0, _JULIAN_OFFSETS[0], np.take(_JULIAN_OFFSETS, places))
@@ -332,18 +336,22 @@ def row_records(batch: Any, first: int) -> Iterator[FileRecord]:
     that tuples carry.
     """
     try:
-        yield from (FileRecord(row, "", "", at) for at, row in enumerate(rows_of(batch), first + 1))
+        yield from (
+            FileRecord(row, "", "", end) for end, row in enumerate(rows_of(batch), first + 1)
+        )
         return
     except (CodecError, ValueError, OverflowError):
         pass
-    for at in range(batch.num_rows):
-        one = batch.slice(at, 1)
+    for index in range(batch.num_rows):
+        single = batch.slice(index, 1)
         try:
-            [row] = rows_of(one)
-            yield FileRecord(row, "", "", first + at + 1)
+            [row] = rows_of(single)
+            yield FileRecord(row, "", "", first + index + 1)
         except (CodecError, ValueError, OverflowError) as error:
-            cells = {name: " ".join(str(one.column(name)).split()) for name in one.schema.names}
-            yield FileRecord((), str(error)[:300], str(cells)[:2000], first + at + 1)
+            cells = {
+                name: " ".join(str(single.column(name)).split()) for name in single.schema.names
+            }
+            yield FileRecord((), str(error)[:300], str(cells)[:2000], first + index + 1)
 
 
 class ParquetRows:
@@ -368,13 +376,13 @@ class ParquetRows:
         self._reader.close()
 
 
-def _is_of(found: Any, declared: str) -> bool:
+def _is_of(kind: Any, declared: str) -> bool:
     """Return whether an Arrow type has the Python values of a declared one; nested types are not
     compared.
     """
     import pyarrow as pa
 
-    found = found.value_type if pa.types.is_dictionary(found) else found
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     checks = {
         "boolean": pa.types.is_boolean,
         "binary": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
@@ -388,7 +396,7 @@ def _is_of(found: Any, declared: str) -> bool:
         ("float", "double"), lambda t: pa.types.is_floating(t) or pa.types.is_integer(t)
     )
     checks["timestamp"] = lambda t: pa.types.is_timestamp(t) and t.tz is not None
-    return bool(pa.types.is_null(found) or checks.get(declared, lambda t: True)(found))
+    return bool(pa.types.is_null(kind) or checks.get(declared, lambda t: True)(kind))
 
 
 def column_types(format: str, fields: Mapping[str, str]) -> dict[str, str]:
@@ -430,14 +438,14 @@ def json_parser(
     def parse(data: bytes) -> tuple[Any, ...]:
         try:
             text = data.decode()
-            found, end = (
+            decoded, end = (
                 (load(data), len(text)) if load is not None and b'"$' in data else scan(text)
             )
             if end != len(text):
-                found = _load(data)
+                decoded = _load(data)
         except ValueError:
-            found = _load(data)
-        return values_of(found)
+            decoded = _load(data)
+        return values_of(decoded)
 
     return parse
 
@@ -447,19 +455,19 @@ def object_reader(fields: Mapping[str, str]) -> Callable[[Any], tuple[Any, ...]]
     type than its field declares; a field that an object lacks is None.
     """
     kinds = [
-        (place, name, kind)
-        for place, (name, of) in enumerate(fields.items())
+        (index, name, kind)
+        for index, (name, of) in enumerate(fields.items())
         if (kind := _CASTS.get(of)) is not None
     ]
-    checks = [(place, frozenset((*kind.accepts, type(None)))) for place, _, kind in kinds]
+    checks = [(index, frozenset((*kind.accepts, type(None)))) for index, _, kind in kinds]
     names = tuple(fields)
 
-    def values_of(found: Any) -> tuple[Any, ...]:
-        if type(found) is not dict:
-            raise ValueError(f"it is a {type(found).__name__}, not a JSON object")
-        values = tuple(map(found.get, names))
-        for place, accepted in checks:
-            if type(values[place]) not in accepted:
+    def values_of(record: Any) -> tuple[Any, ...]:
+        if type(record) is not dict:
+            raise ValueError(f"it is a {type(record).__name__}, not a JSON object")
+        values = tuple(map(record.get, names))
+        for index, accepted in checks:
+            if type(values[index]) not in accepted:
                 raise ValueError(next(_misfits(values, kinds)))
         return values
 
@@ -475,8 +483,8 @@ def _load(data: bytes) -> Any:
 
 
 def _misfits(values: Sequence[Any], kinds: Sequence[tuple[int, str, _Cast]]) -> Iterator[str]:
-    for place, name, kind in kinds:
-        if (value := values[place]) is not None and type(value) not in kind.accepts:
+    for index, name, kind in kinds:
+        if (value := values[index]) is not None and type(value) not in kind.accepts:
             yield f"field '{name}' is {value!r:.60}, not {kind.name}"
 
 
@@ -486,8 +494,8 @@ def csv_values(fields: Mapping[str, str], header: Sequence[str]) -> Callable[[li
     """
     columns = [header.index(name) for name in fields]
     casts = [
-        (place, name, cast)
-        for place, (name, kind) in enumerate(fields.items())
+        (index, name, cast)
+        for index, (name, kind) in enumerate(fields.items())
         if (cast := _CASTS.get(kind)) is not None and cast.accepts != (str,)
     ]
 
@@ -495,8 +503,8 @@ def csv_values(fields: Mapping[str, str], header: Sequence[str]) -> Callable[[li
         if len(cells) != len(header):
             raise ValueError(f"it has {len(cells)} columns, not {len(header)}")
         values: list[Any] = [cells[column] for column in columns]
-        for place, name, cast in casts:
-            values[place] = _cast(values[place], name, cast)
+        for index, name, cast in casts:
+            values[index] = _cast(values[index], name, cast)
         return tuple(values)
 
     return values_of

@@ -89,7 +89,9 @@ class FileSink(TransactionalSink):
         self._fields: tuple[str, ...] = () if self._schema is None else tuple(self._schema.names)
         # name and bytes of the file that the next epoch may replace
         self._newest: tuple[str, int] | None = None
-        self._checks = [] if self._schema is None else [column_check(each) for each in self._schema]
+        self._checks = (
+            [] if self._schema is None else [column_check(field) for field in self._schema]
+        )
         self._system: Any = None
 
     def begin(self, epoch: int) -> None:
@@ -124,7 +126,7 @@ class FileSink(TransactionalSink):
         rows = [tup.values for tup in tuples]
         if source.fields != self._fields:
             places = [source.position(name) for name in self._fields]
-            rows = [tuple(values[place] for place in places) for values in rows]
+            rows = [tuple(values[index] for index in places) for values in rows]
         batch = row_batch(self._schema, rows)
         if self._format == "parquet":
             self._seal()
@@ -328,16 +330,16 @@ def row_batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:
     import pyarrow as pa
 
     arrays = []
-    for each, column in zip(schema, zip(*rows, strict=True), strict=True):
-        types = fitting_types(each.type)
+    for field, column in zip(schema, zip(*rows, strict=True), strict=True):
+        types = fitting_types(field.type)
         if types is not None and (other := set(map(type, column)) - types - {type(None)}):
             raise ValueError(
-                f"field '{each.name}' has values of type {other.pop().__name__}, but the column is {each.type}"
+                f"field '{field.name}' has values of type {other.pop().__name__}, but the column is {field.type}"
             )
-        if (not each.nullable and None in column) or _NOT_NULL in str(each.type):
+        if (not field.nullable and None in column) or _NOT_NULL in str(field.type):
             for value in column:
-                require_shape(each, value)
-        arrays.append(declared_array(column, each.type))
+                require_shape(field, value)
+        arrays.append(declared_array(column, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -348,14 +350,16 @@ def column_check(field: Any) -> Callable[[Any], None]:
     name = field.name
     kind = field.type
     types = fitting_types(kind)
-    whole = {pa.bool_(): bool, pa.string(): str, pa.binary(): bytes, pa.float64(): float}.get(kind)
+    plain_kind = {pa.bool_(): bool, pa.string(): str, pa.binary(): bytes, pa.float64(): float}.get(
+        kind
+    )
     most = 2 ** (kind.bit_width - 1) if pa.types.is_signed_integer(kind) else 0
     has_inner = _NOT_NULL in str(kind)
 
     def check(value: Any) -> None:
         if value is None or has_inner:
             require_shape(field, value)
-        if value is None or type(value) is whole:
+        if value is None or type(value) is plain_kind:
             return
         if types is not None:
             _check_type(name, value, types, kind)
@@ -402,4 +406,4 @@ def _sync(system: Any, path: str) -> None:
 
 def named_columns(schema: Any) -> str:
     """Return the columns of an Arrow schema as text."""
-    return ", ".join(f"{each.name} {each.type}" for each in schema)
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

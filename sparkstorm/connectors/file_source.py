@@ -81,8 +81,8 @@ class _File:
 
 
 def _file(position: Sequence[int]) -> _File:
-    at, printed, checksum = position
-    return _File(at, printed, checksum)
+    offset, printed, checksum = position
+    return _File(offset, printed, checksum)
 
 
 class Files(ReplayableSpout):
@@ -133,7 +133,7 @@ class Files(ReplayableSpout):
                 + ("needs fields, as names or types by name" if fields is None else "has no fields")
             )
         self._patterns = [
-            absolute(each) for each in ([paths] if isinstance(paths, str) else map(str, paths))
+            absolute(path) for path in ([paths] if isinstance(paths, str) else map(str, paths))
         ]
         folders = Folders(self._patterns)
         if tail and (format == "parquet" or folders.is_remote):
@@ -151,7 +151,7 @@ class Files(ReplayableSpout):
         self._poll_ms = round(poll_secs * 1000)
         self.delimiter = delimiter
         self.most_bytes = max_record_bytes
-        self._read = {key: list(at) for key, at in (read or {}).items()}
+        self._read = {key: list(position) for key, position in (read or {}).items()}
         self._order = order
         self._time = (
             None if time is None else RecordTime("Files", time, tuple(self.fields), fields or ())
@@ -168,7 +168,9 @@ class Files(ReplayableSpout):
         )
         self._emits_batches = "default" in context.column_streams
         self._folders = Folders(self._patterns, by_inode=self._tail)
-        self._files = {key: _file(at) for key, at in self._read.items() if self._is_mine(key)}
+        self._files = {
+            key: _file(position) for key, position in self._read.items() if self._is_mine(key)
+        }
         # files to read from; with `time`, to be merged with those that are
         self._turns: deque[_File] = deque()
         # a file that grows stays open: it could not be found again after a rename
@@ -192,14 +194,14 @@ class Files(ReplayableSpout):
             self._emit_by_time()
             return
         while self._turns:
-            each = self._turns[0]
-            count = self._emit(each) if each.at != _DONE else 0
+            file = self._turns[0]
+            count = self._emit(file) if file.at != _DONE else 0
             if count:
                 self._silent = 0
                 return
             self._turns.popleft()
-            if each.at != _DONE:
-                self._turns.append(each)
+            if file.at != _DONE:
+                self._turns.append(file)
                 self._silent += 1
                 if self._silent >= len(self._turns):
                     self._silent = 0
@@ -215,21 +217,23 @@ class Files(ReplayableSpout):
         """
         begun = 0
         if self._time is not None and self.format != "parquet":
-            begun = sum(min(each.at, each.size) for each in self._files.values() if each.at > 0)
+            begun = sum(min(file.at, file.size) for file in self._files.values() if file.at > 0)
         return self._total, self._done + begun
 
     def snapshot(self) -> Any:
         """Position in each file, by its key."""
-        return {key: each.position() for key, each in self._files.items()}
+        return {key: file.position() for key, file in self._files.items()}
 
     def restore(self, position: Any) -> None:
         """Go on in each file behind its last committed record."""
-        self._files = {key: _file(at) for key, at in position.items()}
+        self._files = {key: _file(file_position) for key, file_position in position.items()}
 
     def take_over(self, handed: Sequence[Any]) -> Files:
         """The same files behind what was read of each, with any number of tasks."""
         spout = copy.copy(self)
-        spout._read = {key: list(at) for each in handed for key, at in each.items()}
+        spout._read = {
+            key: list(position) for positions in handed for key, position in positions.items()
+        }
         return spout
 
     def splits(self, paths: str, most_bytes: int) -> list[FileSplit]:
@@ -241,9 +245,9 @@ class Files(ReplayableSpout):
         if self._time is not None and files:
             return [FileSplit(tuple(f.path for f in files), 0, WHOLE, sum(f.size for f in files))]
         return [
-            each
+            split
             for path, size in ((file.path, file.size) for file in files)
-            for each in split_at(path, size, self._starts(folders, path, size, most_bytes))
+            for split in split_at(path, size, self._starts(folders, path, size, most_bytes))
         ]
 
     def of_split(self, split: FileSplit) -> Files:
@@ -281,9 +285,9 @@ class Files(ReplayableSpout):
 
     def close(self) -> None:
         """Close what is open."""
-        for each in self._files.values():
-            if each.reader is not None:
-                each.reader.close()
+        for file in self._files.values():
+            if file.reader is not None:
+                file.reader.close()
 
     def _is_mine(self, key: str) -> bool:
         return zlib.crc32(key.encode()) % self._tasks == self._index
@@ -292,103 +296,103 @@ class Files(ReplayableSpout):
         """Take up files that have come, and note those that are gone."""
         try:
             files = self._sorted(self._folders.find())
-            found = {each.key: each for each in files if self._is_mine(each.key)}
+            listed = {file.key: file for file in files if self._is_mine(file.key)}
         except OSError as error:
             raise_lasting(
                 error, f"component '{self._component}', {', '.join(map(shown, self._patterns))}"
             )
             raise
-        if not found and not self._follow and not self._files and self._tasks == 1:
+        if not listed and not self._follow and not self._files and self._tasks == 1:
             raise InvalidConfigError(
                 f"component '{self._component}': no file matches {', '.join(map(shown, self._patterns))}"
             )
         if self._tail:
             gone = {
                 key
-                for key, each in self._files.items()
-                if key not in found and each.reader is None and each.at != _DONE
+                for key, file in self._files.items()
+                if key not in listed and file.reader is None and file.at != _DONE
             }
-            found |= {each.key: each for each in self._folders.find_renamed(gone)} if gone else {}
-        for key, known in list(self._files.items()):
-            known.missed = 0 if key in found else known.missed + 1
-            if key not in found and known.reader is None and not self._turns and not self._merged:
-                known.path, known.number = (
-                    known.path or key,
-                    known.number or len(found) + len(self._files),
+            listed |= {file.key: file for file in self._folders.find_renamed(gone)} if gone else {}
+        for key, file in list(self._files.items()):
+            file.missed = 0 if key in listed else file.missed + 1
+            if key not in listed and file.reader is None and not self._turns and not self._merged:
+                file.path, file.number = (
+                    file.path or key,
+                    file.number or len(listed) + len(self._files),
                 )
-                self._tell_loss(known, "is gone")
+                self._tell_loss(file, "is gone")
                 del self._files[key]
         waiting = set(map(id, self._turns))
-        for rank, (key, each) in enumerate(found.items()):
-            known = self._files.setdefault(key, _File())
-            known.rank = rank  # as later looks find it: new files may be among the others
-            self._take(known, each, waiting)
+        for rank, (key, found_file) in enumerate(listed.items()):
+            file = self._files.setdefault(key, _File())
+            file.rank = rank  # as later looks find it: new files may be among the others
+            self._take(file, found_file, waiting)
         self._look_ms = self._now_ms() + self._poll_ms if self._follow else None
 
-    def _take(self, known: _File, found: Found, waiting: set[int]) -> None:
-        if not known.path:
-            known.number = len(self._files)
-            self._total += found.size
-            self._done += found.size if known.at == _DONE else 0
-        known.path = found.path
-        known.size = found.size
-        if known.at == _DONE and self._tail and found.size:
+    def _take(self, file: _File, found_file: Found, waiting: set[int]) -> None:
+        if not file.path:
+            file.number = len(self._files)
+            self._total += found_file.size
+            self._done += found_file.size if file.at == _DONE else 0
+        file.path = found_file.path
+        file.size = found_file.size
+        if file.at == _DONE and self._tail and found_file.size:
             # the inode of a file that was read and deleted is used again
-            known.at = known.printed = known.checksum = 0
-        if known.at != _DONE and id(known) not in waiting and known not in self._merged:
-            self._turns.append(known)
+            file.at = file.printed = file.checksum = 0
+        if file.at != _DONE and id(file) not in waiting and file not in self._merged:
+            self._turns.append(file)
 
-    def _emit(self, each: _File) -> int:
+    def _emit(self, file: _File) -> int:
         """Emit some records of a file; 0 when there are none now, and its position shows whether
         there will be.
         """
         count = 0
         try:
-            reader = each.reader or self._begin(each)
+            reader = file.reader or self._begin(file)
             if isinstance(reader, ParquetReader):
-                return self._emit_batch(each, reader)
+                return self._emit_batch(file, reader)
             if reader is None:
                 return 0  # its header is not complete yet
-            is_complete = self._is_complete(each)
+            is_complete = self._is_complete(file)
             emit = self._emit_record
             for count in range(_RECORDS_PER_CALL):
                 if (record := reader.next(is_complete)) is None:
-                    return count or self._rest(each)
-                emit(each, record)
+                    return count or self._rest(file)
+                emit(file, record)
         except DAMAGES as error:
             if count and not self._is_damage(error):
-                self._drop(each)
+                self._drop(file)
                 # what was emitted is behind the position; the next call meets the error again
                 return count
-            self._bear(each, error)
+            self._bear(file, error)
             return 0 if isinstance(error, FileNotFoundError) else _RECORDS_PER_CALL
         return _RECORDS_PER_CALL
 
     def _emit_by_time(self) -> None:
         """Emit some records of all files in the order of their times."""
         while self._turns:
-            each = self._turns.popleft()
-            if each.at != _DONE:
-                self._merged.add(each, each.rank)
+            file = self._turns.popleft()
+            if file.at != _DONE:
+                self._merged.add(file, file.rank)
         for count in range(_RECORDS_PER_CALL):
             try:
-                found = self._merged.take()
+                taken = self._merged.take()
             except (OSError, InvalidConfigError):
                 if count:
                     # what was emitted is behind the position; the next call meets the error again
                     return
                 raise
-            if found is None:
+            if taken is None:
                 return
-            self._emit_record(*found)
+            self._emit_record(*taken)
 
-    def _read_ahead(self, each: _File) -> tuple[int, FileRecord] | None:
+    def _read_ahead(self, file: _File) -> tuple[int, FileRecord] | None:
         """Return the next record of a file with its time; None when there is none now."""
-        record = self._next_record(each)
+        record = self._next_record(file)
         time = self._time
         if record is None or time is None:
-            if each.at != _DONE:
-                self._turns.append(each)
+            if file.at != _DONE:
+                self._turns.append(file)
             return None
         if record.problem:
             return NO_TIME, record
@@ -399,90 +403,90 @@ class Files(ReplayableSpout):
                 problem=str(error)[:300], text=repr(record.values)[:2000]
             )
 
-    def _next_record(self, each: _File) -> FileRecord | None:
+    def _next_record(self, file: _File) -> FileRecord | None:
         try:
-            reader = each.reader or self._begin(each)
+            reader = file.reader or self._begin(file)
             if isinstance(reader, ParquetReader):
-                reader = each.reader = ParquetRows(reader)
+                reader = file.reader = ParquetRows(reader)
             if reader is None:
                 return None  # its header is not complete yet
-            if (record := reader.next(self._is_complete(each))) is None:
-                self._rest(each)
+            if (record := reader.next(self._is_complete(file))) is None:
+                self._rest(file)
             return record
         except DAMAGES as error:
-            self._bear(each, error)
+            self._bear(file, error)
             return None
 
-    def _is_complete(self, each: _File) -> bool:
+    def _is_complete(self, file: _File) -> bool:
         """Return whether nothing will be added to a file, so that its last line needs no end."""
-        return not self._tail or each.missed > 1
+        return not self._tail or file.missed > 1
 
-    def _emit_record(self, each: _File, record: FileRecord) -> None:
-        place = each.at
-        each.at = record.end
+    def _emit_record(self, file: _File, record: FileRecord) -> None:
+        offset = file.at
+        file.at = record.end
         if record.problem:
-            self._tell(each, record.problem, record.text, place)
+            self._tell(file, record.problem, record.text, offset)
             return
         try:
-            self._collector.emit(record.values, each.number << _OFFSET_BITS | place)
+            self._collector.emit(record.values, file.number << _OFFSET_BITS | offset)
         except CodecError as error:
-            self._tell(each, str(error), record.text or repr(record.values)[:2000], place)
+            self._tell(file, str(error), record.text or repr(record.values)[:2000], offset)
 
-    def _bear(self, each: _File, error: Exception) -> None:
+    def _bear(self, file: _File, error: Exception) -> None:
         """Report a file that is gone or damaged, and be done with it; raise any other error."""
         if isinstance(error, FileNotFoundError):
-            self._tell_loss(each, "is gone")
+            self._tell_loss(file, "is gone")
         elif self._is_damage(error):
-            self._tell(each, f"the file is damaged from here on: {error}", "", each.at)
-            self._finish(each)
+            self._tell(file, f"the file is damaged from here on: {error}", "", file.at)
+            self._finish(file)
         else:
-            self._drop(each)
-            raise_lasting(error, f"component '{self._component}', file {shown(each.path)}")
+            self._drop(file)
+            raise_lasting(error, f"component '{self._component}', file {shown(file.path)}")
             raise error
 
-    def _emit_batch(self, each: _File, reader: ParquetReader) -> int:
+    def _emit_batch(self, file: _File, reader: ParquetReader) -> int:
         if (batch := reader.next_batch()) is None:
-            return self._rest(each)
-        first = each.at
-        each.at = reader.at
+            return self._rest(file)
+        first = file.at
+        file.at = reader.at
         if self._emits_batches:
             # it holds a value that no tuple carries: which one is found row by row
             with suppress(CodecError):
-                self._collector.emit_batch(batch, each.number << _OFFSET_BITS | first)
+                self._collector.emit_batch(batch, file.number << _OFFSET_BITS | first)
                 return int(batch.num_rows)
         emit = self._collector.emit
-        id_of_file = each.number << _OFFSET_BITS
+        id_of_file = file.number << _OFFSET_BITS
         try:
             rows = rows_of(batch)
         except (CodecError, ValueError, OverflowError):
-            each.at = first
+            file.at = first
             for record in row_records(batch, first):
-                self._emit_record(each, record)
+                self._emit_record(file, record)
             return int(batch.num_rows)
-        for place, values in enumerate(rows, first):
+        for number, values in enumerate(rows, first):
             try:
-                emit(values, id_of_file | place)
+                emit(values, id_of_file | number)
             except CodecError as error:
-                self._tell(each, str(error), repr(values)[:2000], place)
+                self._tell(file, str(error), repr(values)[:2000], number)
         return int(batch.num_rows)
 
-    def _tell(self, each: _File, problem: str, text: str, place: int) -> None:
-        message_id = each.number << _OFFSET_BITS | max(place, 0)
-        self._collector.report_error(f"{shown(each.path)}, at {place}: {problem}")
-        self._collector.emit((shown(each.path), place, text, problem), message_id, stream="bad")
+    def _tell(self, file: _File, problem: str, text: str, offset: int) -> None:
+        message_id = file.number << _OFFSET_BITS | max(offset, 0)
+        self._collector.report_error(f"{shown(file.path)}, at {offset}: {problem}")
+        self._collector.emit((shown(file.path), offset, text, problem), message_id, stream="bad")
 
-    def _tell_loss(self, each: _File, how: str) -> None:
+    def _tell_loss(self, file: _File, how: str) -> None:
         """Report a file of which a part was read, and whose rest cannot be; a log that is rotated
         away is expected to go.
         """
-        if each.at > 0 and not self._tail:
+        if file.at > 0 and not self._tail:
             self._tell(
-                each,
+                file,
                 f"the file {how} since it was read up to here: its rest is not read",
                 "",
-                each.at,
+                file.at,
             )
-        self._finish(each)
+        self._finish(file)
 
     def _is_damage(self, error: BaseException) -> bool:
         signs = "ZSTD", "zstd", "Truncated compressed", "Invalid data stream"
@@ -492,64 +496,64 @@ class Files(ReplayableSpout):
             or (error.errno is None and any(sign in str(error) for sign in signs))
         )
 
-    def _rest(self, each: _File) -> int:
+    def _rest(self, file: _File) -> int:
         """Look at a file that has nothing now: whether it is done, was truncated, or may grow."""
         if not self._tail:
-            self._finish(each)
+            self._finish(file)
             return 0
-        info = os.fstat(each.stream.fileno())
-        if info.st_size < each.at:
-            self._restart(each)
-        elif each.missed > 1 or info.st_nlink == 0:
-            self._finish(each)
-        elif each.printed < min(each.at, _FINGERPRINT_BYTES):
-            each.printed = min(each.at, _FINGERPRINT_BYTES)
-            each.checksum = fingerprint(each.stream, each.printed)
+        info = os.fstat(file.stream.fileno())
+        if info.st_size < file.at:
+            self._restart(file)
+        elif file.missed > 1 or info.st_nlink == 0:
+            self._finish(file)
+        elif file.printed < min(file.at, _FINGERPRINT_BYTES):
+            file.printed = min(file.at, _FINGERPRINT_BYTES)
+            file.checksum = fingerprint(file.stream, file.printed)
         return 0
 
-    def _restart(self, each: _File) -> None:
-        self._drop(each)
-        each.at = each.printed = each.checksum = 0
+    def _restart(self, file: _File) -> None:
+        self._drop(file)
+        file.at = file.printed = file.checksum = 0
 
-    def _drop(self, each: _File) -> None:
+    def _drop(self, file: _File) -> None:
         """Close a file; the next look into it begins at its position."""
-        if each.reader is not None:
-            each.reader.close()
-        each.reader = None
+        if file.reader is not None:
+            file.reader.close()
+        file.reader = None
 
-    def _pause(self, each: _File) -> None:
+    def _pause(self, file: _File) -> None:
         """Close a file whose next record is read; it is no shorter than up to there, should it have
         grown since it was found.
         """
-        if isinstance(each.reader, TextReader) and not is_packed(each.path):
-            each.size = max(each.size, each.reader.at)
-        self._drop(each)
+        if isinstance(file.reader, TextReader) and not is_packed(file.path):
+            file.size = max(file.size, file.reader.at)
+        self._drop(file)
 
-    def _finish(self, each: _File) -> None:
-        self._drop(each)
-        each.at = _DONE
-        self._done += each.size
+    def _finish(self, file: _File) -> None:
+        self._drop(file)
+        file.at = _DONE
+        self._done += file.size
 
-    def _begin(self, each: _File) -> RecordReader | ParquetReader | None:
+    def _begin(self, file: _File) -> RecordReader | ParquetReader | None:
         """Open a file at its position; a header is read first, wherever that is."""
-        where = f"component '{self._component}', file {shown(each.path)}"
+        where = f"component '{self._component}', file {shown(file.path)}"
         if self.format == "parquet":
-            raw = self._folders.open_raw(each.path)
-            each.reader = reader = _opened(
-                where, raw, partial(ParquetReader, raw, each.at, self.fields, where)
+            raw = self._folders.open_raw(file.path)
+            file.reader = reader = _opened(
+                where, raw, partial(ParquetReader, raw, file.at, self.fields, where)
             )
-            if each.at > reader.rows:
-                self._tell_loss(each, "has become shorter")
-            return each.reader
-        refuse_archive(f"component '{self._component}'", each.path)
+            if file.at > reader.rows:
+                self._tell_loss(file, "has become shorter")
+            return file.reader
+        refuse_archive(f"component '{self._component}'", file.path)
         header: Sequence[str] = ()
         if self.format == "csv":
-            with self._folders.open(each.path, 0) as first:
+            with self._folders.open(file.path, 0) as first:
                 reader = CsvReader(first, 0, tuple, self.delimiter, self.most_bytes)
-                record = reader.next(self._is_complete(each))
+                record = reader.next(self._is_complete(file))
             if record is None:
                 if not self._tail:
-                    self._finish(each)
+                    self._finish(file)
                 return None
             header = record.values
             if record.problem:
@@ -558,25 +562,25 @@ class Files(ReplayableSpout):
                 raise InvalidConfigError(
                     f"{where}: its header has no column '{missing[0]}', only {', '.join(header)}"
                 )
-            each.at = max(each.at, record.end)
-        each.stream = self._folders.open(each.path, each.at)
-        if self._tail and each.printed and fingerprint(each.stream, each.printed) != each.checksum:
-            each.stream.close()
-            each.at = each.printed = each.checksum = 0  # another file under the same inode
-            return self._begin(each)
-        if not self._tail and not is_packed(each.path) and each.at > each.size:
-            each.stream.close()
-            self._tell_loss(each, "has become shorter")
+            file.at = max(file.at, record.end)
+        file.stream = self._folders.open(file.path, file.at)
+        if self._tail and file.printed and fingerprint(file.stream, file.printed) != file.checksum:
+            file.stream.close()
+            file.at = file.printed = file.checksum = 0  # another file under the same inode
+            return self._begin(file)
+        if not self._tail and not is_packed(file.path) and file.at > file.size:
+            file.stream.close()
+            self._tell_loss(file, "has become shorter")
             return None
         if self.format == "csv":
             values_of = csv_values(self.fields, header)
-            each.reader = CsvReader(
-                each.stream, each.at, values_of, self.delimiter, self.most_bytes
+            file.reader = CsvReader(
+                file.stream, file.at, values_of, self.delimiter, self.most_bytes
             )
         else:
             parse = (line_parser if self.format == "lines" else json_parser)(self.fields)
-            each.reader = TextReader(each.stream, each.at, parse, self.most_bytes)
-        return each.reader
+            file.reader = TextReader(file.stream, file.at, parse, self.most_bytes)
+        return file.reader
 
 
 def _opened(where: str, raw: Any, make: Any) -> Any:

@@ -38,15 +38,15 @@ def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[st
     """(path, bytes) of every file named or found below a named folder, sorted; InvalidConfigError
     if one is missing. The paths are absolute: workers have other working directories.
     """
-    found: dict[str, int] = {}
+    size_by_path: dict[str, int] = {}
     for path in map(Path, paths):
         if not os.path.exists(path):  # False for every name that cannot be
             raise InvalidConfigError(f"input {shown(str(path))}: there is no such file or folder")
         files = sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
-        found.update((os.path.abspath(p), p.stat().st_size) for p in files)
-    if not found:
+        size_by_path.update((os.path.abspath(p), p.stat().st_size) for p in files)
+    if not size_by_path:
         raise InvalidConfigError(f"no file matches '{pattern}' under {', '.join(map(str, paths))}")
-    return sorted(found.items())
+    return sorted(size_by_path.items())
 
 
 def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[tuple[str, int]]:
@@ -55,18 +55,18 @@ def _sized(files: str | Path | Sequence[tuple[str, int] | str | Path]) -> list[t
     """
     if isinstance(files, str | Path):
         return _plain(find_files([files]))
-    found: list[tuple[str, int]] = []
-    for each in files:
-        match each:
+    sized: list[tuple[str, int]] = []
+    for file in files:
+        match file:
             case str() | Path():
-                found += find_files([each])
+                sized += find_files([file])
             case (str() as path, int() as size):
-                found.append((os.path.abspath(path), size))
+                sized.append((os.path.abspath(path), size))
             case _:
                 raise InvalidConfigError(
-                    f"FileLines: {show(each)} is no path and no (path, bytes) of `find_files`"
+                    f"FileLines: {show(file)} is no path and no (path, bytes) of `find_files`"
                 )
-    return _plain(found)
+    return _plain(sized)
 
 
 def _plain(files: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -139,8 +139,8 @@ class FileLines(ReplayableSpout):
             else []
         )
         self._merged = MergedInputs(self._read_ahead, _FilePart.close, MOST_OPEN)
-        for each in self._parts:
-            self._merged.add(each, each.number)
+        for part in self._parts:
+            self._merged.add(part, part.number)
         self._pass_by()
 
     def next_tuple(self) -> None:
@@ -205,14 +205,14 @@ class FileLines(ReplayableSpout):
     def take_over(self, handed: Sequence[Any]) -> FileLines:
         """The same files behind what was read of each."""
         read = dict(self._read)
-        for each in handed:
-            if not isinstance(each, dict) or not all(
-                type(p) is str and type(n) is int and n >= 0 for p, n in each.items()
+        for read_by_path in handed:
+            if not isinstance(read_by_path, dict) or not all(
+                type(p) is str and type(n) is int and n >= 0 for p, n in read_by_path.items()
             ):
                 raise InvalidConfigError(
-                    f"FileLines was handed {each!r:.80}, which is not bytes read by path"
+                    f"FileLines was handed {read_by_path!r:.80}, which is not bytes read by path"
                 )
-            for path, size in each.items():
+            for path, size in read_by_path.items():
                 read[path] = max(size, read.get(path, 0))
         # Not a call of the class: a subclass may have another constructor.
         spout = copy.copy(self)
@@ -226,11 +226,11 @@ class FileLines(ReplayableSpout):
         (files,) = share(_plain(find_files([paths])), 1, self._order)
         if self._time is not None:
             return [FileSplit(tuple(path for path, _ in files), 0, WHOLE, sum(n for _, n in files))]
-        found = []
+        parts = []
         for path, size in files:
             with open(path, "rb") as stream:
-                found += split_at(path, size, line_starts(stream, size, most_bytes))
-        return found
+                parts += split_at(path, size, line_starts(stream, size, most_bytes))
+        return parts
 
     def of_split(self, split: FileSplit) -> FileLines:
         """Return a source of a part's files, from its beginning to its end."""
@@ -244,8 +244,8 @@ class FileLines(ReplayableSpout):
         """Close what is open."""
         if self._file is not None:
             self._file.close()
-        for each in self._parts:
-            each.close()
+        for part in self._parts:
+            part.close()
 
     def _pass_by(self) -> None:
         """Pass by files of which nothing is left."""
@@ -255,29 +255,29 @@ class FileLines(ReplayableSpout):
     def _emit_by_time(self) -> None:
         """Emit some lines of all files in the order of their times."""
         for _ in range(_LINES_PER_CALL):
-            if (found := self._merged.take()) is None:
+            if (taken := self._merged.take()) is None:
                 return
-            each, (text, start, end) = found
-            self._offsets[each.number] = end
-            self._collector.emit((text,), each.number << _OFFSET_BITS | start)
+            part, (text, start, end) = taken
+            self._offsets[part.number] = end
+            self._collector.emit((text,), part.number << _OFFSET_BITS | start)
 
-    def _read_ahead(self, each: _FilePart) -> tuple[int, Any] | None:
+    def _read_ahead(self, part: _FilePart) -> tuple[int, Any] | None:
         """Return a file's next line with its time; None at the end that the file had when it was
         found.
         """
         assert self._time is not None
-        start = self._offsets[each.number]  # behind its last line, which was emitted
-        if start >= self._mine[each.number][1]:
-            each.close()
+        start = self._offsets[part.number]  # behind its last line, which was emitted
+        if start >= self._mine[part.number][1]:
+            part.close()
             return None
-        each.file = each.file or _opened(each.path, start)
-        line = each.file.readline()
+        part.file = part.file or _opened(part.path, start)
+        line = part.file.readline()
         text = _text(line)
         try:
             time_ms = self._time.of((text,))
         except ValueError as error:
             time_ms = NO_TIME
-            self._collector.report_error(f"{shown(each.path)}, at {start}: {error}")
+            self._collector.report_error(f"{shown(part.path)}, at {start}: {error}")
         return time_ms, (text, start, start + len(line))
 
 
@@ -339,6 +339,6 @@ def share(
         lightest = loads.index(min(loads))
         shares[lightest].append((name, size))
         loads[lightest] += size
-    for each in shares:
-        each.sort(key=lambda file: file[0] if order is None else (order(file[0]), file[0]))
+    for portion in shares:
+        portion.sort(key=lambda file: file[0] if order is None else (order(file[0]), file[0]))
     return shares

@@ -401,10 +401,10 @@ class Webhook(Spout):
         if path.partition("?")[0] != self._path:
             return 404, f"rows are posted to {self._path}"
         try:
-            found = json.loads(body)
+            decoded = json.loads(body)
         except (ValueError, RecursionError) as error:
             return 400, f"the body is no JSON: {error}"
-        objects = found if isinstance(found, list) else [found]
+        objects = decoded if isinstance(decoded, list) else [decoded]
         if not objects or not all(isinstance(row, dict) for row in objects):
             return 400, "the body must be a JSON object, or a list of them"
         if len(self._new) + len(self._waiting) >= self._most_waiting:

@@ -119,8 +119,10 @@ class HttpSink(TransactionalSink):
         incarnation, rows_of_epoch = prepared if is_named else ("", prepared)
         name = f"{self._name}/{incarnation}/{epoch}" if incarnation else f"{self._name}/{epoch}"
         size = self._batch or 1
-        at, self._refused = (self._done[1], self._refused) if self._done[0] == epoch else (0, [])
-        for start in range(at * size, len(rows_of_epoch), size):
+        num_done, self._refused = (
+            (self._done[1], self._refused) if self._done[0] == epoch else (0, [])
+        )
+        for start in range(num_done * size, len(rows_of_epoch), size):
             places = range(start, min(start + size, len(rows_of_epoch)))
 
             def take(some: Sequence[int], places: range = places) -> str:
@@ -168,8 +170,8 @@ class HttpSink(TransactionalSink):
                 raise ConnectionError(f"{self._url} cut its answer of {answer.status} short")
             if (wait_ms := _wait_ms(answer.headers, self._now_ms())) is not None:
                 self._rest_ms = self._now_ms() + wait_ms
-            if place := answer.headers.get("Location"):
-                text = f"{place} ".encode("utf-8", "replace") + text
+            if location := answer.headers.get("Location"):
+                text = f"{location} ".encode("utf-8", "replace") + text
             if answer.length:  # more than is worth reading: a new connection is cheaper
                 self._close()
             return answer.status, text[:4096].decode("utf-8", "replace").strip()[:200]

@@ -99,8 +99,8 @@ class KafkaSource(ReplayableSpout):
             "KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env)
         )
         names = [
-            topic_name(each, "KafkaSource")
-            for each in ([topics] if isinstance(topics, str) else topics)
+            topic_name(topic, "KafkaSource")
+            for topic in ([topics] if isinstance(topics, str) else topics)
         ]
         if not names:
             raise InvalidConfigError("KafkaSource: name a topic, at least one")
@@ -144,7 +144,9 @@ class KafkaSource(ReplayableSpout):
         self._is_begun = bool(self._handed)  # its first partitions have positions
         # by "topic/partition"
         self._next = {
-            key: at for key, at in self._handed.items() if self._is_mine(*key.rsplit("/", 1))
+            key: offset
+            for key, offset in self._handed.items()
+            if self._is_mine(*key.rsplit("/", 1))
         }
         self._order = PartitionOrder(self._idle_ms)
         self._consumer: Any = None
@@ -161,18 +163,24 @@ class KafkaSource(ReplayableSpout):
         """
         from confluent_kafka import KafkaException
 
-        found = {}
-        for place in sorted(self._assigned & self._next.keys()):
+        lag_by_partition = {}
+        for partition_name in sorted(self._assigned & self._next.keys()):
             with suppress(KafkaException):
-                _, head = self._consumer.get_watermark_offsets(_partition(place), cached=True)
+                _, head = self._consumer.get_watermark_offsets(
+                    _partition(partition_name), cached=True
+                )
                 if head >= 0:  # the broker has sent it
-                    found[place] = (self._next[place], head)
-        if len(found) > _MOST_LAGS:
-            return {"records": sum(max(0, head - position) for position, head in found.values())}
+                    lag_by_partition[partition_name] = (self._next[partition_name], head)
+        if len(lag_by_partition) > _MOST_LAGS:
+            return {
+                "records": sum(
+                    max(0, head - position) for position, head in lag_by_partition.values()
+                )
+            }
         return {
-            f"{place}.{what}": each
-            for place, pair in found.items()
-            for what, each in zip(("position", "head"), pair, strict=True)
+            f"{partition_name}.{what}": offset
+            for partition_name, pair in lag_by_partition.items()
+            for what, offset in zip(("position", "head"), pair, strict=True)
         }
 
     def next_tuple(self) -> None:
@@ -193,11 +201,13 @@ class KafkaSource(ReplayableSpout):
         ready = self._order.take(self._most)
         if not ready or not self._emit_batch(ready):
             self._emit_rows(ready)
-        for place in [
-            place for place in self._paused if self._order.waiting(place) < _MOST_WAITING // 2
+        for partition_name in [
+            partition_name
+            for partition_name in self._paused
+            if self._order.waiting(partition_name) < _MOST_WAITING // 2
         ]:
-            self._consumer.resume([_partition(place)])
-            self._paused.discard(place)
+            self._consumer.resume([_partition(partition_name)])
+            self._paused.discard(partition_name)
         return len(ready)
 
     def _emit_rows(self, ready: Sequence[Any]) -> None:
@@ -206,17 +216,17 @@ class KafkaSource(ReplayableSpout):
         absent = self._absent
         places = self._places
         following = self._next
-        for each in ready:
-            if type(each) is tuple:
-                self._emit(each)
+        for message in ready:
+            if type(message) is tuple:
+                self._emit(message)
                 continue
-            key = each.key()
-            topic = each.topic()
-            partition = each.partition()
-            offset = each.offset()
-            value = each.value()
+            key = message.key()
+            topic = message.topic()
+            partition = message.partition()
+            offset = message.offset()
+            value = message.value()
             text = None if key is None else key.decode("utf-8", "replace")
-            place = places[topic, partition]
+            partition_name = places[topic, partition]
             try:  # `_emit` with its calls written out: they cost as much as reading the record
                 row = (
                     *parse(absent if value is None else value),
@@ -224,12 +234,12 @@ class KafkaSource(ReplayableSpout):
                     topic,
                     partition,
                     offset,
-                    each.timestamp()[1],
+                    message.timestamp()[1],
                 )
-                emit(row, [place, offset])
-                following[place] = offset + 1
+                emit(row, [partition_name, offset])
+                following[partition_name] = offset + 1
             except (ValueError, RecursionError, CodecError):
-                self._emit(each)
+                self._emit(message)
 
     def _emit_batch(self, ready: Sequence[Any]) -> bool:
         """Emit records as a batch; False when some of them is none of its rows, which is found row
@@ -259,13 +269,13 @@ class KafkaSource(ReplayableSpout):
                 self._assign()
         except KafkaException as error:
             outage = error
-        found = self._consumer.consume(1, 0.1 if self._assigned and outage is None else 0)
-        if found:
+        messages = self._consumer.consume(1, 0.1 if self._assigned and outage is None else 0)
+        if messages:
             # with a time-out it would wait for as many
-            found += self._consumer.consume(self._most, 0)
+            messages += self._consumer.consume(self._most, 0)
         self._order.note_poll(self._now_ms() - began_ms)
-        records = self._put_all([message for message in found if message.error() is None])
-        for message in found:
+        records = self._put_all([message for message in messages if message.error() is None])
+        for message in messages:
             if message.error() is not None:
                 self._note(message)
         if records:
@@ -297,7 +307,7 @@ class KafkaSource(ReplayableSpout):
     def take_over(self, handed: Sequence[Any]) -> KafkaSource:
         """The same source behind all former tasks' positions, with any number of tasks."""
         spout = copy.copy(self)
-        spout._handed = {key: offset for each in handed for key, offset in each.items()}
+        spout._handed = {key: offset for offsets in handed for key, offset in offsets.items()}
         return spout
 
     def close(self) -> None:
@@ -315,20 +325,20 @@ class KafkaSource(ReplayableSpout):
             else:
                 parts[key] = [message]
         for part in parts.values():
-            place = self._place(part[0])
+            partition_name = self._place(part[0])
             waiting = self._order.put(
-                place,
+                partition_name,
                 map(self._read, part)
                 if self._is_read
-                else [(each.timestamp()[1], each) for each in part],
+                else [(message.timestamp()[1], message) for message in part],
             )
-            _, end = self._consumer.get_watermark_offsets(_partition(place), cached=True)
+            _, end = self._consumer.get_watermark_offsets(_partition(partition_name), cached=True)
             if 0 <= end <= part[-1].offset() + 1:
                 # Kafka reports it only with its next answer, after fetch.wait.max.ms
-                self._order.note_end(place)
-            if waiting >= _MOST_WAITING and place not in self._paused:
-                self._consumer.pause([_partition(place)])
-                self._paused.add(place)
+                self._order.note_end(partition_name)
+            if waiting >= _MOST_WAITING and partition_name not in self._paused:
+                self._consumer.pause([_partition(partition_name)])
+                self._paused.add(partition_name)
         return len(messages)
 
     def _read(self, message: Any) -> tuple[int, Any]:
@@ -372,18 +382,20 @@ class KafkaSource(ReplayableSpout):
         it has none.
         """
         message, values, reason = record if type(record) is tuple else (record, None, "")
-        place = self._place(message)
+        partition_name = self._place(message)
         offset = message.offset()
         if not reason:
             try:
-                self._collector.emit(values or self._values(message), [place, offset])
+                self._collector.emit(values or self._values(message), [partition_name, offset])
             except (ValueError, RecursionError, CodecError) as error:
                 reason = str(error)[:300]
         if reason:
-            self._collector.report_error(f"{place}/{offset}: {reason}")
+            self._collector.report_error(f"{partition_name}/{offset}: {reason}")
             text = (message.value() or b"")[:2000].decode("utf-8", "replace")
-            self._collector.emit((f"{place}/{offset}", text, reason), [place, offset], stream="bad")
-        self._next[place] = offset + 1
+            self._collector.emit(
+                (f"{partition_name}/{offset}", text, reason), [partition_name, offset], stream="bad"
+            )
+        self._next[partition_name] = offset + 1
 
     def _parse_value(self, value: bytes | None) -> tuple[Any, ...]:
         return (value if self._binary or value is None else value.decode("utf-8", "replace"),)
@@ -392,12 +404,12 @@ class KafkaSource(ReplayableSpout):
         from confluent_kafka import KafkaError
 
         error = message.error()
-        place = f"{message.topic()}/{message.partition()}"
+        source = f"{message.topic()}/{message.partition()}"
         if error.code() == KafkaError._PARTITION_EOF:
-            self._order.note_end(place)
+            self._order.note_end(source)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise InvalidConfigError(
-                f"{self._where}: offset {self._next.get(place, 0)} of {place} is out of range: its records were deleted unread, "
+                f"{self._where}: offset {self._next.get(source, 0)} of {source} is out of range: its records were deleted unread, "
                 'or the topic was made anew; set lost="skip" to go on with the oldest that is left'
             )
         else:
@@ -418,11 +430,11 @@ class KafkaSource(ReplayableSpout):
 
         new = []
         for topic in self._topics:
-            found = self._consumer.list_topics(topic, timeout=CALL_SECS).topics[topic]
-            if found.error is not None:
-                self._require_lasting(found.error)
-                raise exception(found.error)
-            mine = [p for p in found.partitions if self._is_mine(topic, p)]
+            metadata = self._consumer.list_topics(topic, timeout=CALL_SECS).topics[topic]
+            if metadata.error is not None:
+                self._require_lasting(metadata.error)
+                raise exception(metadata.error)
+            mine = [p for p in metadata.partitions if self._is_mine(topic, p)]
             new += [
                 TopicPartition(topic, p)
                 for p in sorted(mine)
@@ -430,9 +442,9 @@ class KafkaSource(ReplayableSpout):
             ]
         if new:
             self._consumer.incremental_assign(self._placed(list(new)))
-            for each in new:
-                self._assigned.add(f"{each.topic}/{each.partition}")
-                self._order.add(f"{each.topic}/{each.partition}")
+            for partition in new:
+                self._assigned.add(f"{partition.topic}/{partition.partition}")
+                self._order.add(f"{partition.topic}/{partition.partition}")
         if not self._is_begun and self._start != "earliest":
             self._collector.keep_position(0)
         self._is_begun = True
@@ -442,24 +454,26 @@ class KafkaSource(ReplayableSpout):
         from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, TopicPartition
 
         begun = [p for p in partitions if f"{p.topic}/{p.partition}" in self._next]
-        for each in begun:
-            each.offset = self._next[f"{each.topic}/{each.partition}"]
+        for partition in begun:
+            partition.offset = self._next[f"{partition.topic}/{partition.partition}"]
         new = [p for p in partitions if f"{p.topic}/{p.partition}" not in self._next]
         if type(self._start) is int and new and not self._is_begun:
             asked = [TopicPartition(p.topic, p.partition, self._start) for p in new]
             new = self._consumer.offsets_for_times(asked, timeout=CALL_SECS)
         else:
-            for each in new:
-                each.offset = (
+            for partition in new:
+                partition.offset = (
                     OFFSET_END
                     if self._start == "latest" and not self._is_begun
                     else OFFSET_BEGINNING
                 )
-        for each in new:
-            if each.offset < 0 and each.offset != OFFSET_BEGINNING:  # the end now
-                each.offset = self._consumer.get_watermark_offsets(each, timeout=CALL_SECS)[1]
-            if each.offset >= 0:  # as a number that outlasts a restart
-                self._next[f"{each.topic}/{each.partition}"] = each.offset
+        for partition in new:
+            if partition.offset < 0 and partition.offset != OFFSET_BEGINNING:  # the end now
+                partition.offset = self._consumer.get_watermark_offsets(
+                    partition, timeout=CALL_SECS
+                )[1]
+            if partition.offset >= 0:  # as a number that outlasts a restart
+                self._next[f"{partition.topic}/{partition.partition}"] = partition.offset
         return begun + new
 
 
@@ -468,10 +482,10 @@ def _group(where: str) -> str:
     return f"sparkstorm-{crc32(where.encode()):08x}"
 
 
-def _partition(place: str) -> Any:
+def _partition(partition_name: str) -> Any:
     from confluent_kafka import TopicPartition
 
-    topic, number = place.rsplit("/", 1)
+    topic, number = partition_name.rsplit("/", 1)
     return TopicPartition(topic, int(number))
 
 
@@ -497,18 +511,18 @@ def batch_maker(
     names = [*(["value"] if fields is None else schema.names), *_META]
 
     def values(messages: Sequence[Any]) -> list[Any]:
-        found = [each.value() for each in messages]
+        bodies = [message.value() for message in messages]
         if fields is None:
-            return [pa.array(found, pa.binary()) if binary else _text(found)]
-        return _objects(found, schema)
+            return [pa.array(bodies, pa.binary()) if binary else _text(bodies)]
+        return _objects(bodies, schema)
 
     def make(messages: Sequence[Any]) -> Made | None:
         try:
-            keys = _text([each.key() for each in messages])
-            topics = [each.topic() for each in messages]
-            partitions = [each.partition() for each in messages]
-            offsets = [each.offset() for each in messages]
-            times = [each.timestamp()[1] for each in messages]
+            keys = _text([message.key() for message in messages])
+            topics = [message.topic() for message in messages]
+            partitions = [message.partition() for message in messages]
+            offsets = [message.offset() for message in messages]
+            times = [message.timestamp()[1] for message in messages]
             meta = [
                 keys,
                 pa.array(topics),
@@ -524,13 +538,13 @@ def batch_maker(
     return make
 
 
-def _text(found: Sequence[bytes | None]) -> Any:
+def _text(values: Sequence[bytes | None]) -> Any:
     import pyarrow as pa
 
-    return pa.array([each if each is None else each.decode() for each in found], pa.string())
+    return pa.array([value if value is None else value.decode() for value in values], pa.string())
 
 
-def _objects(found: Sequence[bytes | None], schema: Any) -> list[Any]:
+def _objects(values: Sequence[bytes | None], schema: Any) -> list[Any]:
     """Return the columns of JSON objects, one in each value.
 
     Each value must begin and end as an object does. So none can end in the middle of one that the
@@ -539,17 +553,17 @@ def _objects(found: Sequence[bytes | None], schema: Any) -> list[Any]:
     import pyarrow as pa
     import pyarrow.json as reader
 
-    if not all(each is not None and each[:1] == b"{" and each[-1:] == b"}" for each in found):
+    if not all(value is not None and value[:1] == b"{" and value[-1:] == b"}" for value in values):
         raise pa.ArrowInvalid("a value is no JSON object")
-    data = b"\n".join(found)  # type: ignore[arg-type]
+    data = b"\n".join(values)  # type: ignore[arg-type]
     data.decode()  # pyarrow would take text that is none
     options = reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     how = reader.ReadOptions(use_threads=False, block_size=len(data) + 1)
     table = reader.read_json(pa.BufferReader(data), how, options)
-    if table.num_rows != len(found):
+    if table.num_rows != len(values):
         raise pa.ArrowInvalid("a value is more than one JSON object")
     columns = [table.column(name).combine_chunks() for name in schema.names]
-    if any(pa.types.is_floating(each.type) and _has_large(each) for each in columns):
+    if any(pa.types.is_floating(column.type) and _has_large(column) for column in columns):
         raise pa.ArrowInvalid("a whole number may have been rounded")
     return columns
 

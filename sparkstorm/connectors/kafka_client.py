@@ -97,8 +97,8 @@ def exception(error: Any) -> Exception:
     """Return an error of librdkafka as an exception."""
     from confluent_kafka import KafkaException
 
-    found: Exception = KafkaException(error)
-    return found
+    problem: Exception = KafkaException(error)
+    return problem
 
 
 def topic_name(name: str, what: str) -> str:

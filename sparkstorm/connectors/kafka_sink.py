@@ -202,8 +202,8 @@ class KafkaSink(TransactionalSink):
             return str(refusals[0].str())
         if failed or stop:
             raise exception(failed[0] if failed else stop)
-        if left := len(self._producer):
-            raise TimeoutError(f"{left} records were not taken within {CALL_SECS:g} s")
+        if num_left := len(self._producer):
+            raise TimeoutError(f"{num_left} records were not taken within {CALL_SECS:g} s")
         self._open = epoch
         return ""
 
@@ -221,9 +221,9 @@ class KafkaSink(TransactionalSink):
     def _begin_producing(self) -> None:
         if self._producer is None:
             self._groups = self._groups or self._client.consumer(self._name, "earliest")
-            found = self._groups.list_topics(self._topic, timeout=CALL_SECS).topics[self._topic]
-            if found.error is not None:
-                raise exception(found.error)
+            metadata = self._groups.list_topics(self._topic, timeout=CALL_SECS).topics[self._topic]
+            if metadata.error is not None:
+                raise exception(metadata.error)
             self._producer = self._client.producer(self._name, self._batch)
             self._producer.init_transactions(CALL_SECS)
 
@@ -231,8 +231,8 @@ class KafkaSink(TransactionalSink):
         from confluent_kafka import TopicPartition
 
         self._groups = self._groups or self._client.consumer(self._name, "earliest")
-        [found] = self._groups.committed([TopicPartition(self._topic, 0)], timeout=CALL_SECS)
-        return max(0, int(found.offset))
+        [committed] = self._groups.committed([TopicPartition(self._topic, 0)], timeout=CALL_SECS)
+        return max(0, int(committed.offset))
 
     def _drop(self) -> None:
         """Give the producer up; its transaction is aborted by its successor's beginning."""
@@ -255,11 +255,11 @@ class KafkaSink(TransactionalSink):
                 if handle is not None:
                     handle.poll(0)  # the reason of a time-out comes by its callback
             self._drop()
-            found = self._client.problem or error.args[0]
+            problem = self._client.problem or error.args[0]
             self._client.problem = None
-            for each in (error.args[0], found):
-                if is_lasting(each):
-                    raise InvalidConfigError(f"{self._where}: {each.str()}") from error
+            for fault in (error.args[0], problem):
+                if is_lasting(fault):
+                    raise InvalidConfigError(f"{self._where}: {fault.str()}") from error
             raise
         except BaseException:
             self._drop()

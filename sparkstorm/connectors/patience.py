@@ -95,11 +95,11 @@ class Secret:
             return self._read_file(Path(self._file).expanduser())
         if not self._variable:
             return None
-        if (found := os.environ.get(self._variable)) is None:
+        if (secret := os.environ.get(self._variable)) is None:
             raise InvalidConfigError(
                 f"{self._what}: the environment variable {self._variable} is not set on this host"
             )
-        return found
+        return secret
 
     def _read_file(self, path: Path) -> str:
         try:
@@ -139,8 +139,8 @@ def database_url(url: str, what: str) -> str:
     """Return a database's URL without a password that means the same in another working directory:
     a relative path of SQLite is made absolute.
     """
-    scheme, _, place = without_password(url, what).partition(":///")
-    path, mark, query = place.partition("?")
+    scheme, _, file_part = without_password(url, what).partition(":///")
+    path, mark, query = file_part.partition("?")
     is_file = path.strip() and not path.startswith(("/", ":memory:", "file:"))
     if scheme.partition("+")[0] != "sqlite" or not is_file:
         return url

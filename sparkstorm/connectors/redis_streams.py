@@ -79,13 +79,13 @@ class RedisSource(ReplayableSpout):
         self._url = without_password(url, "RedisSource")
         self._secret = Secret("RedisSource", password_file, password_env)
         names = [
-            plain_name(each, "RedisSource")
-            for each in ([streams] if isinstance(streams, str) else streams)
+            plain_name(stream, "RedisSource")
+            for stream in ([streams] if isinstance(streams, str) else streams)
         ]
         if not names:
             raise InvalidConfigError("RedisSource: name a stream, at least one")
         self._streams = list(dict.fromkeys(names))  # two tasks must not read the same one
-        self._fields = [plain_name(each, "RedisSource") for each in fields]
+        self._fields = [plain_name(field, "RedisSource") for field in fields]
         self._first = first
         self._follow = follow
         self._lost = lost
@@ -180,7 +180,7 @@ class RedisSource(ReplayableSpout):
         if self._patience.is_resting or not self._last or self.is_exhausted():
             return False
         try:
-            asked, found = self._read()
+            asked, answer = self._read()
         except redis.AuthenticationError as error:
             raise InvalidConfigError(
                 f"{self._where}: {error}; name the password's place with password_file or password_env"
@@ -199,7 +199,7 @@ class RedisSource(ReplayableSpout):
             self._patience.bear(error)
             return False
         self._patience.succeed()
-        by_stream = {name.decode(): entries for name, entries in found}
+        by_stream = {name.decode(): entries for name, entries in answer}
         for stream in asked:
             if entries := by_stream.get(stream, ()):
                 self._order.put(

@@ -74,7 +74,7 @@ class SparkSource(ReplayableSpout):
         self._now_ms = context.now_ms
         self._index, self._tasks = context.task_index, len(context.peers)
         self._component, self._names = context.component_id, list(self._schema.names)
-        self._casts = [_cast(each.dataType) for each in self._schema.fields]
+        self._casts = [_cast(field.dataType) for field in self._schema.fields]
         self._emits_batches = "default" in context.column_streams
         self._most = _BATCH_ROWS if self._emits_batches else _ROWS_PER_CALL
         if self._tasks > 1 and self._key is None:
@@ -125,25 +125,25 @@ class SparkSource(ReplayableSpout):
     def _emit(self, rows: Iterator[Any]) -> int:
         """Emit a batch, or some rows; 0 at the partition's end."""
         messages = count = 0
-        for each in rows:
-            if not hasattr(each, "num_columns"):
-                self._collector.emit(self._values(each), self._number)
+        for item in rows:
+            if not hasattr(item, "num_columns"):
+                self._collector.emit(self._values(item), self._number)
                 messages = messages + 1
                 count = count + 1
                 if count >= _ROWS_PER_CALL:
                     break
                 continue
-            if each.schema.names != self._names:
-                each = self._by_name(each)
+            if item.schema.names != self._names:
+                item = self._by_name(item)
             if self._emits_batches:
-                self._collector.emit_batch(each, self._number)
+                self._collector.emit_batch(item, self._number)
                 messages = messages + 1
-                count = count + each.num_rows
+                count = count + item.num_rows
             else:
-                for values in rows_of(each):
+                for values in rows_of(item):
                     self._collector.emit(values, self._number)
-                messages = messages + each.num_rows
-                count = count + each.num_rows
+                messages = messages + item.num_rows
+                count = count + item.num_rows
             if count >= _ROWS_PER_CALL:
                 break
         self._open[self._number] = self._open.get(self._number, 0) + messages
@@ -167,8 +167,8 @@ class SparkSource(ReplayableSpout):
         if not any(self._casts) or len(values) != len(self._casts):
             return values
         return [
-            each if cast is None or each is None else cast(each)
-            for each, cast in zip(values, self._casts, strict=True)
+            value if cast is None or value is None else cast(value)
+            for value, cast in zip(values, self._casts, strict=True)
         ]
 
     def _misfit(self, what: str, names: Sequence[str]) -> InvalidConfigError:
@@ -241,11 +241,11 @@ class SparkSource(ReplayableSpout):
 
     def _deal(self) -> None:
         """Take this task's share of the range's partitions."""
-        found = list(self._reader.partitions(self._start, self._end))
+        partitions = list(self._reader.partitions(self._start, self._end))
         self._mine = (
-            found
+            partitions
             if self._key is None
-            else [p for p in found if _share(self._key(p), self._tasks) == self._index]
+            else [p for p in partitions if _share(self._key(p), self._tasks) == self._index]
         )
 
     def _tell_source(self) -> None:
@@ -323,7 +323,7 @@ class SparkSink(TransactionalSink):
                     else {}
                 )
                 self._arrow_schema = convert(self._schema, **named)
-            self._checks = [column_check(each) for each in self._arrow_schema or ()]
+            self._checks = [column_check(field) for field in self._arrow_schema or ()]
 
     def write(self, tup: Tuple) -> None:
         """Keep a row for the writer."""
@@ -406,7 +406,9 @@ def read_schema(
 
     given = source.schema() if schema is None else schema
     if isinstance(given, StructType):
-        return given, {each.name: _declared(each.dataType.simpleString()) for each in given.fields}
+        return given, {
+            field.name: _declared(field.dataType.simpleString()) for field in given.fields
+        }
     try:
         columns = parse_columns(given)
     except ValueError as error:
@@ -436,7 +438,7 @@ def _spark_type(kind: ColumnType) -> Any:
         return types.MapType(parts[0][1], parts[1][1])
     if kind.name == "struct":
         return types.StructType([types.StructField(name, part) for name, part in parts])
-    by_name = {each().simpleString(): each for each in (types.BooleanType, types.ByteType, types.ShortType, types.IntegerType,
+    by_name = {cls().simpleString(): cls for cls in (types.BooleanType, types.ByteType, types.ShortType, types.IntegerType,
                types.LongType, types.FloatType, types.DoubleType, types.StringType, types.BinaryType, types.DateType,
                types.TimestampType)}  # fmt: skip
     if kind.name.startswith("decimal"):
@@ -455,17 +457,17 @@ def _cast(kind: Any) -> Callable[[Any], Any] | None:
             value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is None else value
         )
     if isinstance(kind, types.ArrayType) and (element := _cast(kind.elementType)):
-        return lambda value: [each if each is None else element(each) for each in value]
+        return lambda value: [item if item is None else element(item) for item in value]
     if isinstance(kind, types.MapType) and (part := _cast(kind.valueType)):
         return lambda value: {
-            key: each if each is None else part(each) for key, each in value.items()
+            key: item if item is None else part(item) for key, item in value.items()
         }
     return struct_cast(kind) if isinstance(kind, types.StructType) else None
 
 
 def struct_cast(kind: StructType) -> Callable[[Any], Any]:
     """Return what makes a row of a Spark type a mapping of values that tuples carry."""
-    casts = {each.name: _cast(each.dataType) for each in kind.fields}
+    casts = {field.name: _cast(field.dataType) for field in kind.fields}
 
     def mapping(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -505,28 +507,28 @@ def _behind(done: int, rows: Any, most: int) -> Iterator[Any]:
     """Yield tuples, Rows and Arrow batches of `most` rows at the most, behind the first `done`
     rows.
     """
-    for each in rows:
-        if not hasattr(each, "num_columns"):
+    for item in rows:
+        if not hasattr(item, "num_columns"):
             if done:
                 done -= 1
             else:
-                yield each
+                yield item
             continue
-        passed = min(done, each.num_rows)
+        passed = min(done, item.num_rows)
         done -= passed
-        yield from (each.slice(start, most) for start in range(passed, each.num_rows, most))
+        yield from (item.slice(start, most) for start in range(passed, item.num_rows, most))
 
 
 def _message(prepared: Any) -> Any:
     from pyspark.sql.datasource import WriterCommitMessage
 
     name, attributes = prepared
-    known = [WriterCommitMessage]
+    waiting_kinds = [WriterCommitMessage]
     kinds = {}
-    while known:
-        kind = known.pop()
+    while waiting_kinds:
+        kind = waiting_kinds.pop()
         kinds[kind.__qualname__] = kind
-        known += kind.__subclasses__()
+        waiting_kinds += kind.__subclasses__()
     if name not in kinds:
         raise StoreInconsistentError(
             f"a commit message of class {name!r:.60} is in the store, which the data source does not have"

@@ -164,10 +164,10 @@ class SqlSink(TransactionalSink):
         with self._speaking(), self._connect() as connection:
             if not sa.inspect(connection).has_table(EPOCHS, schema=self._schema):
                 return 0
-            found = connection.execute(
+            epoch = connection.execute(
                 sa.select(epochs.c.epoch).where(epochs.c.sink == self._sink)
             ).scalar()
-        return int(found or 0)
+        return int(epoch or 0)
 
     def cleanup(self) -> None:
         """Close the connections."""
@@ -307,9 +307,9 @@ class SqlSink(TransactionalSink):
             return ""
 
         refused = find_refused(rows, take)
-        for place in sorted(refused, reverse=True):
-            if not take([rows[place]]):  # it needed a row that follows it, as by a foreign key
-                del refused[place]
+        for index in sorted(refused, reverse=True):
+            if not take([rows[index]]):  # it needed a row that follows it, as by a foreign key
+                del refused[index]
         return refused
 
     def _undo(self, point: Any, taken: list[dict[str, Any]]) -> None:

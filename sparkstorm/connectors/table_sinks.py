@@ -92,13 +92,13 @@ class TableSink(FileSink):
                     f"{self._path}: the table is gone, and with it what was written up to epoch {epoch}; restore it, or kill the "
                     "topology and submit it again for a new one"
                 )
-            found, is_partitioned = self._make_table()
+            table_schema, is_partitioned = self._make_table()
             schema: Any = self._schema
-            if [(f.name, _plain(f.type)) for f in found] != [
+            if [(f.name, _plain(f.type)) for f in table_schema] != [
                 (f.name, _plain(f.type)) for f in schema
             ]:
                 raise InvalidConfigError(
-                    f"{self._path}: the table has the columns {named_columns(found)}, the sink {named_columns(schema)}"
+                    f"{self._path}: the table has the columns {named_columns(table_schema)}, the sink {named_columns(schema)}"
                 )
             if is_partitioned:
                 raise InvalidConfigError(
@@ -146,9 +146,9 @@ class TableSink(FileSink):
         except Exception as error:
             # delta-rs paints its errors
             text = " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())
-            known = OSError(f"{type(error).__name__}: {text}")
-            raise_lasting(known, self._path)
-            raise known from error
+            known_error = OSError(f"{type(error).__name__}: {text}")
+            raise_lasting(known_error, self._path)
+            raise known_error from error
 
     def _has_table(self) -> bool:
         """Return whether the table is there."""
@@ -298,14 +298,14 @@ class IcebergSink(TableSink):
             )
         self._path = table
         self._catalog = catalog
-        place = f"PYICEBERG_CATALOG__{catalog.upper()}__..."
-        self._properties = refuse_secrets("IcebergSink", "properties", properties or {}, place)
+        variable = f"PYICEBERG_CATALOG__{catalog.upper()}__..."
+        self._properties = refuse_secrets("IcebergSink", "properties", properties or {}, variable)
 
     def _find_target(self) -> tuple[Any, str]:
         io = self._open_table().io
         folder = self._location("")
-        scheme, place, path = io.parse_location(folder, io.properties)
-        return io.fs_by_scheme(scheme, place), path.rstrip("/")
+        scheme, netloc, path = io.parse_location(folder, io.properties)
+        return io.fs_by_scheme(scheme, netloc), path.rstrip("/")
 
     def _has_table(self) -> bool:
         return bool(self._load_catalog().table_exists(self._path))
@@ -339,23 +339,23 @@ class IcebergSink(TableSink):
         schema: Any = self._schema
         files = table.scan().plan_files()
         small = [
-            each.file
-            for each in files
-            if each.file.file_size_in_bytes < self._target_bytes // 2 and not each.delete_files
+            scan.file
+            for scan in files
+            if scan.file.file_size_in_bytes < self._target_bytes // 2 and not scan.delete_files
         ]
         if len(small) < self._compact_files:
             return
         parts = []
-        for each in small:
-            with table.io.new_input(each.file_path).open() as source:
+        for file in small:
+            with table.io.new_input(file.file_path).open() as source:
                 parts.append(pq.read_table(source).select(schema.names).cast(schema))
         location = self._location(f"{self._prefix}merged.{uuid.uuid4().hex}.parquet")
         with table.io.new_output(location).create() as out:
             pq.write_table(pa.concat_tables(parts), out)
         try:
             with table.transaction() as change, change.update_snapshot().overwrite() as merge:
-                for each in small:
-                    merge.delete_data_file(each)
+                for file in small:
+                    merge.delete_data_file(file)
                 for made in _parquet_files_to_data_files(
                     change.table_metadata, [location], table.io
                 ):

@@ -58,9 +58,9 @@ class RecordTime:
         time = self._time
         try:
             record = dict(zip(self._names, values, strict=True))
-            found = time(record) if callable(time) else record[time]
+            value = time(record) if callable(time) else record[time]
             time_ms = (
-                int(found) if self._is_text and type(found) is str and not callable(time) else found
+                int(value) if self._is_text and type(value) is str and not callable(time) else value
             )
         except Exception as error:  # user code
             raise ValueError(f"time= raised {type(error).__name__}: {error}") from error
@@ -100,13 +100,13 @@ class PartitionOrder:
         self._partitions: dict[str, _TimedPartition] = {}
         self._ready: deque[Any] = deque()
 
-    def add(self, place: str) -> None:
+    def add(self, partition_name: str) -> None:
         """Expect records of a partition."""
-        self._partitions[place] = _TimedPartition(self._polled_ms)
+        self._partitions[partition_name] = _TimedPartition(self._polled_ms)
 
-    def put(self, place: str, records: Iterable[tuple[int, Any]]) -> int:
+    def put(self, partition_name: str, records: Iterable[tuple[int, Any]]) -> int:
         """Take records of a partition, each with its time; return how many of it wait."""
-        partition = self._partitions[place]
+        partition = self._partitions[partition_name]
         clock = partition.clock
         wait = partition.waiting.append
         for time_ms, record in records:
@@ -118,9 +118,9 @@ class PartitionOrder:
         partition.is_at_end = False
         return len(partition.waiting)
 
-    def note_end(self, place: str) -> None:
+    def note_end(self, partition_name: str) -> None:
         """Take note that a partition has nothing behind what was put."""
-        self._partitions[place].is_at_end = True
+        self._partitions[partition_name].is_at_end = True
 
     def note_poll(self, taken_ms: int) -> None:
         """Take note of the time that a poll for records took."""
@@ -132,25 +132,27 @@ class PartitionOrder:
             self._sort()
         return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
-    def waiting(self, place: str) -> int:
+    def waiting(self, partition_name: str) -> int:
         """Return how many records of a partition wait."""
-        return len(self._partitions[place].waiting)
+        return len(self._partitions[partition_name].waiting)
 
     @property
     def is_empty(self) -> bool:
         """Return whether every record was given out."""
-        return not self._ready and not any(each.waiting for each in self._partitions.values())
+        return not self._ready and not any(
+            partition.waiting for partition in self._partitions.values()
+        )
 
     @property
     def is_at_end(self) -> bool:
         """Return whether every partition was read to its end, and everything given out."""
-        return self.is_empty and all(each.is_at_end for each in self._partitions.values())
+        return self.is_empty and all(partition.is_at_end for partition in self._partitions.values())
 
     def _sort(self) -> None:
         awaited = [
-            each.clock
-            for each in self._partitions.values()
-            if not each.is_at_end and self._polled_ms - each.heard_ms < self._idle_ms
+            partition.clock
+            for partition in self._partitions.values()
+            if not partition.is_at_end and self._polled_ms - partition.heard_ms < self._idle_ms
         ]
         bound = min(awaited, default=None)
         if len(self._partitions) == 1:
@@ -158,13 +160,13 @@ class PartitionOrder:
             self._ready.extend(record for _, record in only.waiting)
             only.waiting.clear()
             return
-        found: list[tuple[int, Any]] = []
-        for each in self._partitions.values():
-            waiting = each.waiting
+        taken: list[tuple[int, Any]] = []
+        for partition in self._partitions.values():
+            waiting = partition.waiting
             while waiting and (bound is None or waiting[0][0] <= bound):
-                found.append(waiting.popleft())
-        found.sort(key=itemgetter(0))  # stable: records of one partition keep their order
-        self._ready.extend(record for _, record in found)
+                taken.append(waiting.popleft())
+        taken.sort(key=itemgetter(0))  # stable: records of one partition keep their order
+        self._ready.extend(record for _, record in taken)
 
 
 class _Ahead(Generic[T]):
@@ -237,13 +239,13 @@ class MergedInputs(Generic[T]):
     def _read_ahead(self, ahead: _Ahead[T]) -> None:
         key = id(ahead.source)
         source = ahead.source
-        found = self._read(source)
+        read = self._read(source)
         self._open.pop(key, None)
-        if found is None:
+        if read is None:
             del self._by_id[key]
             return
-        ahead.clock = max(ahead.clock, found[0])
-        heappush(self._heads, (ahead.clock, ahead.place, ahead, found[1]))
+        ahead.clock = max(ahead.clock, read[0])
+        heappush(self._heads, (ahead.clock, ahead.place, ahead, read[1]))
         self._open[key] = source
         if len(self._open) > self._most_open:
             self._pause(self._open.pop(next(iter(self._open))))
