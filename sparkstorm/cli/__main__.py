@@ -138,12 +138,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Write usage and error, and end with exit status 2."""
-        found = _UNKNOWN.search(message)
-        if found and found[1] in STORM_ELSEWHERE:
-            super().error(f"Storm's {found[1]} is here: {STORM_ELSEWHERE[found[1]]}")
-        near = difflib.get_close_matches(found[1], _WORD.findall(found[2]), 1) if found else []
+        match = _UNKNOWN.search(message)
+        if match and match[1] in STORM_ELSEWHERE:
+            super().error(f"Storm's {match[1]} is here: {STORM_ELSEWHERE[match[1]]}")
+        near = difflib.get_close_matches(match[1], _WORD.findall(match[2]), 1) if match else []
         super().error(
-            f"there is no {found[1]!r}; did you mean {near[0]}?" if found and near else message
+            f"there is no {match[1]!r}; did you mean {near[0]}?" if match and near else message
         )
 
 
@@ -163,7 +163,7 @@ def parser(verb: str | None = None) -> argparse.ArgumentParser:
         required=True, metavar="VERB", help="one of those below; sparkstorm VERB --help says more"
     )
     helps = {module: helps for modules in GROUPS.values() for module, helps in modules.items()}
-    if verb is not None and not any(verb in each for each in helps.values()):
+    if verb is not None and not any(verb in group for group in helps.values()):
         for name in chain.from_iterable(helps.values()):
             verbs.add_parser(name)
         return made
@@ -227,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     if words[:1] == ["--cluster"] and len(words) > 2:  # an option of the verbs
         words = [*words[2:], *words[:2]]
-    words[:1] = [STORM_VERBS.get(each, each) for each in words[:1]]
+    words[:1] = [STORM_VERBS.get(word, word) for word in words[:1]]
     if words[:1] == ["__complete"]:
         return complete(words[1:], parser(words[1] if len(words) > 2 else ""))
     arguments = parser(words[0] if words else "").parse_args(words)

@@ -109,20 +109,20 @@ def _letter(arguments: argparse.Namespace) -> tuple[DeadLetter, Mapping[str, Any
     if arguments.source.endswith(".jsonl"):
         letter = next(
             (
-                each
-                for id, each in read_letters_of_file(Path(arguments.source))
+                candidate
+                for id, candidate in read_letters_of_file(Path(arguments.source))
                 if id == arguments.id
             ),
             None,
         )
     else:
         with opened(arguments) as cluster:
-            kept = cluster.dead_letters(arguments.source)
+            letters_by_topology = cluster.dead_letters(arguments.source)
             id, letter = next(
                 (
-                    (id, found)
-                    for id, letters in kept.items()
-                    if (found := letters.get(arguments.id)) is not None
+                    (id, candidate)
+                    for id, letters in letters_by_topology.items()
+                    if (candidate := letters.get(arguments.id)) is not None
                 ),
                 ("", None),
             )

@@ -129,8 +129,8 @@ def _add_blob(verbs: Any) -> None:
 def list_blobs(arguments: argparse.Namespace) -> int:
     """List the blobs that topologies may use by topology.blobstore.map."""
     with opened(arguments) as cluster:
-        found = cluster.blobs()
-    rows = [{"blob": name, **asdict(found[name])} for name in sorted(found)]
+        blobs = cluster.blobs()
+    rows = [{"blob": name, **asdict(blobs[name])} for name in sorted(blobs)]
     if write(arguments, {"blobs": rows}, rows):
         return OK
     now_ms = SystemClock().now_ms()
@@ -279,7 +279,7 @@ def rebalance_options(arguments: argparse.Namespace) -> RebalanceOptions:
                 f"--executors {component}={number}: expected a number of executors"
             )
         executors[component] = int(number)
-    conf = check(dict(parse_override(each) for each in arguments.c), "-c")
+    conf = check(dict(parse_override(override) for override in arguments.c), "-c")
     return RebalanceOptions(arguments.workers, executors, conf, reassign=arguments.reassign)
 
 
@@ -374,7 +374,7 @@ def log_levels(arguments: Sequence[str]) -> dict[str, LogLevel]:
     """Return levels by logger of LOGGER=LEVEL[:SECS] arguments; "root" is the root logger, RESET
     takes a level back.
     """
-    found = {}
+    levels = {}
     for logger, value in _parts(arguments, "LOGGER=LEVEL[:SECS]").items():
         level, _, secs = value.partition(":")
         if level.upper() not in (*LOG_LEVELS, "RESET") or (
@@ -384,17 +384,17 @@ def log_levels(arguments: Sequence[str]) -> dict[str, LogLevel]:
                 f"{logger}={value}: expected a level ({', '.join(LOG_LEVELS)} or RESET), or LEVEL:SECONDS"
             )
         name = "" if logger == "root" else logger
-        found[name] = LogLevel(
+        levels[name] = LogLevel(
             "" if level.upper() == "RESET" else level.upper(), 1000 * int(secs or 0)
         )
-    return found
+    return levels
 
 
 def _parts(arguments: Sequence[str], form: str) -> dict[str, str]:
-    found = {}
+    value_by_name = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not equals or not name or not value:
             raise InvalidConfigError(f"{argument!r} is not of the form {form}")
-        found[name] = value
-    return found
+        value_by_name[name] = value
+    return value_by_name

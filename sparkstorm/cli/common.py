@@ -154,14 +154,14 @@ def write(arguments: argparse.Namespace, record: Any, rows: Iterable[Mapping[str
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            flat |= _flat(value, f"{prefix}{name}.")
         else:
             text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
-            found[f"{prefix}{name}"] = shown(text) if isinstance(text, str) else text
-    return found
+            flat[f"{prefix}{name}"] = shown(text) if isinstance(text, str) else text
+    return flat
 
 
 def write_json(value: Any) -> None:

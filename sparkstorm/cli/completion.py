@@ -55,12 +55,12 @@ def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> int:
     signal.signal(signal.SIGALRM, lambda *_: _stop())
     signal.alarm(_PATIENCE_S)
     try:
-        found = candidates(words, parser, live_names)
+        answers = candidates(words, parser, live_names)
     except _NoAnswerInTimeError:
         return OK
     finally:
         signal.alarm(0)
-    print("\n".join(found))
+    print("\n".join(answers))
     return OK
 
 
@@ -86,23 +86,23 @@ def candidates(
     given: dict[str, str] = {}
     positionals = _positionals(parser)
     waits: argparse.Action | None = None
-    for each in before:
-        option = _option(parser, each)
+    for earlier in before:
+        option = _option(parser, earlier)
         if option is not None:
             waits = option if option.nargs != 0 else None
         elif waits is not None:
-            given[waits.dest] = each
+            given[waits.dest] = earlier
             waits = waits if waits.nargs in ("+", "*") else None
         elif positionals:
             action = positionals[0] if positionals[0].nargs in ("+", "*") else positionals.pop(0)
-            given[action.dest] = each
+            given[action.dest] = earlier
             if isinstance(action, argparse._SubParsersAction):
-                if each not in action.choices:
+                if earlier not in action.choices:
                     return []
-                parser = action.choices[each]
+                parser = action.choices[earlier]
                 positionals = _positionals(parser)
     if word.startswith("-"):
-        found: Iterable[str] = [
+        choices: Iterable[str] = [
             name
             for action in parser._actions
             for name in action.option_strings
@@ -115,13 +115,17 @@ def candidates(
         topology, file, context = (given.get(name) for name in ("name", "cluster", "context"))
         if context is not None:
             file = _file_of_context(context)
-        found = (
+        choices = (
             action.choices
             if action.choices is not None
             else names(str(action.metavar or action.dest), topology, file)
         )
     return sorted(
-        {each for each in map(str, found) if each.startswith(word) and _PLAIN.fullmatch(each)}
+        {
+            choice
+            for choice in map(str, choices)
+            if choice.startswith(word) and _PLAIN.fullmatch(choice)
+        }
     )
 
 
@@ -160,9 +164,9 @@ def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable
 
         with connect(file) as cluster:
             if metavar == "NAME":
-                return [each.name for each in cluster.summaries()]
+                return [summary.name for summary in cluster.summaries()]
             if metavar == "HOST":
-                return [each.host for each in cluster.supervisors()]
+                return [supervisor.host for supervisor in cluster.supervisors()]
             if topology is None:
                 return ()
             handle = cluster.topology(topology)
@@ -170,9 +174,9 @@ def live_names(metavar: str, topology: str | None, file: str | None) -> Iterable
                 return [str(slot) for slot in handle.slots()]
             components = {info.component_id for info in handle.tasks().values()}
             return [
-                f"{each}=" if metavar == "COMPONENT=N" else each
-                for each in components
-                if not each.startswith("__")
+                f"{component}=" if metavar == "COMPONENT=N" else component
+                for component in components
+                if not component.startswith("__")
             ]
     except SparkStormError:
         return ()

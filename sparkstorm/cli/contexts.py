@@ -53,15 +53,15 @@ def add_verbs(verbs: Any) -> None:
 
 def list_contexts(arguments: argparse.Namespace) -> int:
     """List contexts with their connection files, and what a connection may do."""
-    found = read_contexts()
+    contexts = read_contexts()
     rows = [
         {
-            "current": name == found.current,
+            "current": name == contexts.current,
             "context": name,
             "rights": _rights(file),
             "connection": file,
         }
-        for name, file in found.files.items()
+        for name, file in contexts.files.items()
     ]
     if write(arguments, {"contexts": rows}, rows):
         return OK
@@ -88,26 +88,26 @@ def _rights(file: str) -> str:
 
 def add(arguments: argparse.Namespace) -> int:
     """Name the connection file of a cluster; the first context is the current one at once."""
-    found = add_context(arguments.which, arguments.file, arguments.force)
-    return _said(arguments, found, f"{arguments.which} is {found.files[arguments.which]}")
+    contexts = add_context(arguments.which, arguments.file, arguments.force)
+    return _said(arguments, contexts, f"{arguments.which} is {contexts.files[arguments.which]}")
 
 
 def use(arguments: argparse.Namespace) -> int:
     """Make a context the current one; verbs without --cluster and --context ask its cluster."""
-    found = use_context(arguments.which)
+    contexts = use_context(arguments.which)
     return _said(
         arguments,
-        found,
-        f"{arguments.which} is the current context: {found.files[arguments.which]}",
+        contexts,
+        f"{arguments.which} is the current context: {contexts.files[arguments.which]}",
     )
 
 
 def remove(arguments: argparse.Namespace) -> int:
     """Forget a context; its connection file stays."""
-    found = remove_context(arguments.which)
-    return _said(arguments, found, f"{arguments.which} is forgotten; its connection file stays")
+    contexts = remove_context(arguments.which)
+    return _said(arguments, contexts, f"{arguments.which} is forgotten; its connection file stays")
 
 
-def _said(arguments: argparse.Namespace, found: Contexts, text: str) -> int:
-    say(arguments, shown(text), {"contexts": dict(found.files), "current": found.current})
+def _said(arguments: argparse.Namespace, contexts: Contexts, text: str) -> int:
+    say(arguments, shown(text), {"contexts": dict(contexts.files), "current": contexts.current})
     return OK

@@ -66,13 +66,14 @@ def list_letters(arguments: argparse.Namespace) -> int:
         of_file = ((id, letter, b"") for id, letter in read_letters_of_file(Path(arguments.name)))
         return _list(arguments, [(arguments.name, of_file)])
     with opened(arguments) as cluster:
-        found = cluster.dead_letters(arguments.name)
-        if not found and not arguments.lines and not is_for_programs(arguments):
+        letters_by_topology = cluster.dead_letters(arguments.name)
+        if not letters_by_topology and not arguments.lines and not is_for_programs(arguments):
             terminal.show(
                 f"no dead letters{f' of {arguments.name}' if arguments.name else ''} are kept"
             )
         return _list(
-            arguments, [(topology_id, iter(letters)) for topology_id, letters in found.items()]
+            arguments,
+            [(topology_id, iter(letters)) for topology_id, letters in letters_by_topology.items()],
         )
 
 
@@ -106,7 +107,7 @@ def _list(
             {"cause": str(cause), "count": group.count, "ids": ids_by_cause[cause]}
             for cause, group in groups.largest()
         ]
-        rows += [{"of": title, **each} for each in causes]
+        rows += [{"of": title, **cause} for cause in causes]
         if arguments.output != "csv" and write(
             arguments, {"of": title, "count": count, "causes": causes}, ()
         ):
@@ -124,15 +125,15 @@ def show(arguments: argparse.Namespace) -> int:
     """Show letters with their values and causes; 1 when one is not there."""
     with opened(arguments) as cluster:
         letters = _of_one(cluster, arguments.name)
-        found = {id: letters.get(id) for id in arguments.ids}
-    for id, letter in found.items():
+        letter_by_id = {id: letters.get(id) for id in arguments.ids}
+    for id, letter in letter_by_id.items():
         if letter is None:
             print(f"{arguments.name} keeps no dead letter {id} that can be read", file=sys.stderr)
         elif is_for_programs(arguments):
             print(letter.to_line(id))
         else:
             terminal.show(letter_text(id, letter))
-    return OK if all(found.values()) else FAILED
+    return OK if all(letter_by_id.values()) else FAILED
 
 
 def letter_text(id: str, letter: DeadLetter) -> str:
@@ -179,8 +180,10 @@ def drop(arguments: argparse.Namespace) -> int:
     with opened(arguments, writes=True) as cluster:
         if arguments.all:
             _require_choice(arguments)
-            found = _kept(cluster, arguments.name)
-            dropped = {topology_id: letters.drop() for topology_id, letters in found.items()}
+            letters_by_topology = _kept(cluster, arguments.name)
+            dropped = {
+                topology_id: letters.drop() for topology_id, letters in letters_by_topology.items()
+            }
         else:
             letters = _of_one(cluster, arguments.name)
             dropped = {letters.topology_id: letters.drop(_chosen(arguments, letters))}
@@ -208,18 +211,18 @@ def _require_choice(arguments: argparse.Namespace) -> None:
 
 
 def _kept(cluster: ClusterClient, name: str) -> dict[str, StoredLetters]:
-    found = cluster.dead_letters(name)
-    if not found:
+    letters_by_topology = cluster.dead_letters(name)
+    if not letters_by_topology:
         raise NotAliveError(f"no dead letters of {name} are kept")
-    return found
+    return letters_by_topology
 
 
 def _of_one(cluster: ClusterClient, name: str) -> StoredLetters:
     """Return the letters of a topology: of the one that runs, else of the newest that was called
     so.
     """
-    found = _kept(cluster, name)
+    letters_by_topology = _kept(cluster, name)
     running = cluster.service.find(name)
-    if running is not None and running.topology_id in found:
-        return found[running.topology_id]
-    return list(found.values())[-1]
+    if running is not None and running.topology_id in letters_by_topology:
+        return letters_by_topology[running.topology_id]
+    return list(letters_by_topology.values())[-1]

@@ -61,7 +61,9 @@ class Servers:
 def main(arguments: Sequence[str], prog: str = "sparkstorm dev") -> int:
     """Hold the servers and the cluster until stopped; the result is the process's exit status."""
     options = _parse(arguments, prog)
-    return guarded(lambda: hold_all(dict(parse_override(each) for each in options.c), options.web))
+    return guarded(
+        lambda: hold_all(dict(parse_override(override) for override in options.c), options.web)
+    )
 
 
 def hold_all(own: Mapping[str, Any], web_port: int) -> int:
@@ -106,7 +108,7 @@ def started(folder: Path, users: int = _USERS, clicks: int = CLICKS) -> Iterator
         file.write(password)
     made = sample_clicks(clicks, users)
     (folder / "clicks.jsonl").write_text(
-        "".join(f"{json.dumps(each)}\n" for each in made), encoding="utf-8"
+        "".join(f"{json.dumps(click)}\n" for click in made), encoding="utf-8"
     )
     with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor(3) as pool:
@@ -115,9 +117,9 @@ def started(folder: Path, users: int = _USERS, clicks: int = CLICKS) -> Iterator
                 pool.submit(_postgres, password, users),
                 pool.submit(_store, folder),
             )
-        for each in begun:
-            if each.exception() is None:
-                stack.callback(each.result().stop)
+        for future in begun:
+            if future.exception() is None:
+                stack.callback(future.result().stop)
         yield Servers(begun[0].result(), begun[1].result(), begun[2].result())
 
 

@@ -46,11 +46,11 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         return check_machine(arguments)
     with opened(arguments) as cluster:
-        found = cluster.topology(arguments.name).health(60 * arguments.minutes)
-    record = {**asdict(found), "is_well": found.is_well}
+        health = cluster.topology(arguments.name).health(60 * arguments.minutes)
+    record = {**asdict(health), "is_well": health.is_well}
     if not write(arguments, record, record["loads"]):
-        show(health_text(found, columns()))
-    return OK if found.is_well else FAILED
+        show(health_text(health, columns()))
+    return OK if health.is_well else FAILED
 
 
 def check_machine(arguments: argparse.Namespace) -> int:
@@ -62,40 +62,40 @@ def check_machine(arguments: argparse.Namespace) -> int:
     path = None if arguments.conf else named(arguments.cluster)
     from sparkstorm.driver.machine_checks import findings  # `list` has this module too
 
-    found = findings(conf, str(path) if path else None, os.environ)
-    is_well = all(each.is_well for each in found)
-    rows = [asdict(each) for each in found]
+    machine_findings = findings(conf, str(path) if path else None, os.environ)
+    is_well = all(finding.is_well for finding in machine_findings)
+    rows = [asdict(finding) for finding in machine_findings]
     if not write(arguments, {"is_well": is_well, "findings": rows}, rows):
-        show(table(("check", "verdict", "found"), findings_rows(found), columns()))
+        show(table(("check", "verdict", "found"), findings_rows(machine_findings), columns()))
     return OK if is_well else FAILED
 
 
-def health_text(found: Health, width: int | None = None) -> str:
+def health_text(health: Health, width: int | None = None) -> str:
     """Return the health of a topology as text; its tables in lines of `width` columns at most."""
-    lines = [shown(found.sentence), *culprit_lines(found.culprits, width)]
-    if found.loads:
+    lines = [shown(health.sentence), *culprit_lines(health.culprits, width)]
+    if health.loads:
         titles = ("component", "tasks", "busy", "held back", "executed/s", "emitted/s", "failed")
-        lines += ["", table(titles, _load_rows(found), width)]
-    wanted = "" if found.wanted_workers is None else f" of {found.wanted_workers} wanted"
-    lines += ["", f"workers: {found.given_workers}{wanted}"]
-    lines += [f"problem: {shown(problem)}" for problem in found.problems]
+        lines += ["", table(titles, _load_rows(health), width)]
+    wanted = "" if health.wanted_workers is None else f" of {health.wanted_workers} wanted"
+    lines += ["", f"workers: {health.given_workers}{wanted}"]
+    lines += [f"problem: {shown(problem)}" for problem in health.problems]
     return "\n".join(lines)
 
 
 def culprit_lines(culprits: Sequence[Culprit | CulpritView], width: int | None = None) -> list[str]:
     """Return the table of what is at fault; nothing where nothing is."""
-    rows = [(each.fault, each.component, shown(each.sentence)) for each in culprits]
+    rows = [(culprit.fault, culprit.component, shown(culprit.sentence)) for culprit in culprits]
     return ["", table(("fault", "component", "why"), rows, width)] if rows else []
 
 
-def _load_rows(found: Health) -> list[tuple[Any, ...]]:
+def _load_rows(health: Health) -> list[tuple[Any, ...]]:
     """Return a row for each component; busy and held back are those of the task with most of it."""
     by_component: dict[str, list[TaskLoad]] = {}
-    for load in found.loads:
+    for load in health.loads:
         if not load.component.startswith("__"):
             by_component.setdefault(load.component, []).append(load)
     return [
-        _load_row(component, tasks, found.counts.get(component, NO_COUNTS))
+        _load_row(component, tasks, health.counts.get(component, NO_COUNTS))
         for component, tasks in by_component.items()
     ]
 
@@ -116,6 +116,9 @@ def _load_row(component: str, tasks: Sequence[TaskLoad], grown: Counts) -> tuple
     )
 
 
-def findings_rows(found: Sequence[MachineFinding]) -> list[tuple[str, str, str]]:
+def findings_rows(machine_findings: Sequence[MachineFinding]) -> list[tuple[str, str, str]]:
     """Return the rows of a table: subject, verdict and sentence."""
-    return [(each.subject, "ok" if each.is_well else "problem", each.text) for each in found]
+    return [
+        (finding.subject, "ok" if finding.is_well else "problem", finding.text)
+        for finding in machine_findings
+    ]

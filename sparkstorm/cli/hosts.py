@@ -62,12 +62,12 @@ def hosts(arguments: argparse.Namespace) -> int:
     if arguments.change:
         return _change(arguments)
     with opened(arguments) as cluster:
-        found = sampled(arguments, cluster).cluster()
-    rows = [host_row(each) for each in found.hosts.values() if each.nodes]
-    blacklist = "; ".join(found.problems.get("blacklist", ()))
+        report = sampled(arguments, cluster).cluster()
+    rows = [host_row(host) for host in report.hosts.values() if host.nodes]
+    blacklist = "; ".join(report.problems.get("blacklist", ()))
     if write(
         arguments,
-        {"hosts": [to_json(each) for each in found.hosts.values()], "blacklist": blacklist},
+        {"hosts": [to_json(host) for host in report.hosts.values()], "blacklist": blacklist},
         rows,
     ):
         return OK
@@ -78,9 +78,9 @@ def hosts(arguments: argparse.Namespace) -> int:
         for row in rows
     ]
     show(table(titles, cells, columns()) if rows else "no host offers a slot")
-    for each in found.hosts.values():
-        if each.mark:
-            show(shown(mark_text(each, now_ms)))
+    for host in report.hosts.values():
+        if host.mark:
+            show(shown(mark_text(host, now_ms)))
     if blacklist:
         show(f"blacklisted: {shown(blacklist)}")
     return OK
@@ -136,25 +136,25 @@ def drain_text(host: str, plans: Iterable[RebalancePlan], there: Set[WorkerSlot]
     """Return how many of the workers on a host, which are in the slots `there`, a drain would
     move.
     """
-    left = {
+    leaving = {
         slot
         for plan in plans
         for slot in there & set(plan.before.values()) - set(plan.after.values())
     }
     stay = (
-        f"; {counted(len(there - left), 'stays', 'stay')} until slots elsewhere are free"
-        if there - left
+        f"; {counted(len(there - leaving), 'stays', 'stay')} until slots elsewhere are free"
+        if there - leaving
         else ""
     )
-    return f"plan for {host}: {len(left)} of {counted(len(there), 'worker')} there move{stay}"
+    return f"plan for {host}: {len(leaving)} of {counted(len(there), 'worker')} there move{stay}"
 
 
 def mark_text(host: HostView, now_ms: int) -> str:
     """Return the sentence on a host that is drained or excluded."""
     why = f": {host.mark_reason}" if host.mark_reason else ""
     workers = f"; {counted(host.slots_used, 'worker is', 'workers are')} still there, until slots elsewhere are free"
-    left = workers if host.mark == "drained" and host.slots_used else ""
-    return f"{host.host} {host.mark} {lasted(now_ms - (host.mark_since_ms or now_ms))} ago by {host.mark_by}{why}{left}"
+    remaining = workers if host.mark == "drained" and host.slots_used else ""
+    return f"{host.host} {host.mark} {lasted(now_ms - (host.mark_since_ms or now_ms))} ago by {host.mark_by}{why}{remaining}"
 
 
 def host_row(host: HostView) -> dict[str, Any]:
@@ -167,16 +167,16 @@ def host_row(host: HostView) -> dict[str, Any]:
     nodes = host.nodes.values()
     wrong = [host.mark] if host.mark else []
     wrong += ["blacklisted"] if host.is_blacklisted else []
-    wrong += ["no Redis"] if all(each.store_problem for each in nodes) else []
-    wrong += ["no driver"] if any(each.driver_problem for each in nodes) else []
+    wrong += ["no Redis"] if all(node.store_problem for node in nodes) else []
+    wrong += ["no driver"] if any(node.driver_problem for node in nodes) else []
     return {
         "host": host.host,
         "rack": host.rack,
         "slots": len(host.slots),
         "used": host.slots_used,
         "free": len(host.slots) - host.slots_used,
-        "uptime_ms": max(each.uptime_ms for each in nodes),
-        "beat_ms": max(each.beat_ms for each in nodes),
+        "uptime_ms": max(node.uptime_ms for node in nodes),
+        "beat_ms": max(node.beat_ms for node in nodes),
         "health": ", ".join(wrong) or "ok",
         "nodes": list(host.nodes),
     }

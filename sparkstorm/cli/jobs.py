@@ -85,8 +85,8 @@ def update(arguments: argparse.Namespace) -> int:
 
     job = read_job(arguments)
     topology, by_value = make_topology(job)
-    with opened(arguments, writes=True) as found:
-        former = found.topology(job.name)
+    with opened(arguments, writes=True) as client:
+        former = client.topology(job.name)
         handle = former.update(topology, topology_conf(job), by_value, steps(arguments))
     record = {"topology_id": handle.topology_id, "replaces": former.topology_id}
     say(arguments, f"{handle.topology_id} goes on in place of {former.topology_id}", record)
@@ -95,8 +95,8 @@ def update(arguments: argparse.Namespace) -> int:
 
 def follow(arguments: argparse.Namespace) -> int:
     """Watch a topology until its sources are drained; Ctrl-C leaves it to the cluster."""
-    with opened(arguments) as found:
-        return follow_topology(found, arguments.name, is_for_programs(arguments))
+    with opened(arguments) as client:
+        return follow_topology(client, arguments.name, is_for_programs(arguments))
 
 
 def cluster(arguments: argparse.Namespace) -> int:
@@ -145,11 +145,11 @@ def _words(arguments: argparse.Namespace, actions: Sequence[argparse.Action]) ->
 
 def _become_driver(arguments: argparse.Namespace, module: str) -> int:
     """Replace this process by a driver; SlotsUnavailableError when there is no Spark to host it."""
-    if (found := importlib.util.find_spec("pyspark")) is None:
+    if (spec := importlib.util.find_spec("pyspark")) is None:
         raise SlotsUnavailableError(
             "a cluster runs on Spark, and this Python has no pyspark: pip install pyspark"
         )
-    spark_home = Path(os.environ.get("SPARK_HOME") or Path(found.origin or "").parent)
+    spark_home = Path(os.environ.get("SPARK_HOME") or Path(spec.origin or "").parent)
     java_home = Path(find_java()).resolve().parent.parent
     environment = cluster_environment(arguments, os.environ, sys.executable, java_home, spark_home)
     command = [sys.executable, "-m", module, *_words(arguments, arguments.own)]
@@ -208,7 +208,7 @@ def _master(arguments: argparse.Namespace, defaults: Path) -> str:
     given = [arguments.master] if arguments.master else []
     given += [
         value
-        for key, _, value in (each.partition("=") for each in arguments.spark)
+        for key, _, value in (setting.partition("=") for setting in arguments.spark)
         if key.strip() == "spark.master"
     ]
     given += [value for key, value, _ in settings_of_file(defaults) if key == "spark.master"]

@@ -122,18 +122,18 @@ def logs(arguments: argparse.Namespace) -> int:
         handle = cluster.topology(arguments.name)
         slots = handle.log_slots()
         if arguments.worker is not None and arguments.worker not in slots:
-            known = ", ".join(slots) or "none yet"
+            names = ", ".join(slots) or "none yet"
             raise NotAliveError(
-                f"{handle.topology_id} has no worker {arguments.worker} whose log is kept; there are {known}"
+                f"{handle.topology_id} has no worker {arguments.worker} whose log is kept; there are {names}"
             )
         reader = LogReader(handle, arguments.worker)
         is_several = arguments.worker is None
-        found = {
+        lines_by_slot = {
             slot: lines[-arguments.lines :] if arguments.lines > 0 else []
             for slot, lines in reader.read().items()
         }
-        _write(arguments, found, is_several)
-        if not any(found.values()) and not is_for_programs(arguments):
+        _write(arguments, lines_by_slot, is_several)
+        if not any(lines_by_slot.values()) and not is_for_programs(arguments):
             print(_why_empty(cluster, handle), file=sys.stderr)
         while arguments.follow:
             time.sleep(_LOOK_EVERY_S)
@@ -142,16 +142,16 @@ def logs(arguments: argparse.Namespace) -> int:
 
 
 def _why_empty(cluster: ClusterClient, handle: TopologyHandle) -> str:
-    found = cluster.state.read_log_config(handle.topology_id)
-    level = found.levels[""].level if found and "" in found.levels else "INFO"
+    log_config = cluster.state.read_log_config(handle.topology_id)
+    level = log_config.levels[""].level if log_config and "" in log_config.levels else "INFO"
     return (
         f"the workers of {handle.topology_id} have printed nothing yet; their loggers print {level} and above "
         f"(sparkstorm log-level {handle.name} root=DEBUG shows more)"
     )
 
 
-def _write(arguments: argparse.Namespace, found: Any, is_several: bool) -> None:
-    for slot, lines in found.items():
+def _write(arguments: argparse.Namespace, lines_by_slot: Any, is_several: bool) -> None:
+    for slot, lines in lines_by_slot.items():
         for line in lines:
             if is_for_programs(arguments):
                 write_json({"worker": slot, "line": line})
@@ -196,45 +196,54 @@ def journey(arguments: argparse.Namespace) -> int:
         handle = cluster.topology(arguments.name)
         if arguments.trace is not None:
             view = sampled_topology(arguments, cluster)
-            found = handle.traces(arguments.trace, view.spouts_per_s)
+            traces = handle.traces(arguments.trace, view.spouts_per_s)
             say(
                 arguments,
-                traces_text(found[: arguments.rows]),
-                {"traces": [asdict(each) for each in found[: arguments.rows]]},
+                traces_text(traces[: arguments.rows]),
+                {"traces": [asdict(trace) for trace in traces[: arguments.rows]]},
             )
         elif arguments.message is None:
             messages = handle.journeys.open(arguments.rows)
             say(
                 arguments,
                 messages_text(messages, SystemClock().now_ms()),
-                {"open": [asdict(each) for each in messages]},
+                {"open": [asdict(message) for message in messages]},
             )
         else:
-            one = handle.journeys.find(arguments.message)
-            say(arguments, journey_text(one), {**asdict(one), "sentence": one.sentence})
+            message_journey = handle.journeys.find(arguments.message)
+            say(
+                arguments,
+                journey_text(message_journey),
+                {**asdict(message_journey), "sentence": message_journey.sentence},
+            )
     return OK
 
 
-def messages_text(found: Sequence[Message], now_ms: int) -> str:
+def messages_text(messages: Sequence[Message], now_ms: int) -> str:
     """Return a row for each open message."""
-    if not found:
+    if not messages:
         return "no message is open"
     rows = [
-        (each.root, f"{each.component}#{each.task}", lasted(now_ms - each.emit_ms), each.message_id)
-        for each in found
+        (
+            message.root,
+            f"{message.component}#{message.task}",
+            lasted(now_ms - message.emit_ms),
+            message.message_id,
+        )
+        for message in messages
     ]
     return table(("message", "spout", "open for", "id"), rows, columns())
 
 
-def journey_text(found: Journey) -> str:
+def journey_text(message_journey: Journey) -> str:
     """Return a journey as readable text."""
-    lines = [shown(found.sentence)]
-    if found.message is not None:
-        began = found.message
+    lines = [shown(message_journey.sentence)]
+    if message_journey.message is not None:
+        began = message_journey.message
         lines.append(
             f"emitted {when(began.emit_ms)} by {began.component}#{began.task}, id {began.message_id}"
         )
-    for stay in found.stays:
+    for stay in message_journey.stays:
         since = "" if stay.since_ms is None else f" since {when(stay.since_ms)}"
         values = "  ".join(f"{name}={value}" for name, value in stay.values.items())
         tries = (
@@ -246,28 +255,28 @@ def journey_text(found: Journey) -> str:
             f"  {stay.component}#{stay.task} {stay.state}{since}{tries}  {values}".rstrip()
         )
     lines += [
-        f"  dead letter {each.id}: {each.component}#{each.task} {when(each.time_ms)}: {each.reason}"
-        for each in found.parked
+        f"  dead letter {letter.id}: {letter.component}#{letter.task} {when(letter.time_ms)}: {letter.reason}"
+        for letter in message_journey.parked
     ]
     return "\n".join(lines)
 
 
-def traces_text(found: Sequence[Trace]) -> str:
+def traces_text(traces: Sequence[Trace]) -> str:
     """Return traces as text: a line for each message, then one for each of its events."""
-    if not found:
+    if not traces:
         return "no message was traced: none was emitted meanwhile, or the topology has no ackers, so that its rows have no roots"
 
     lines = []
-    for trace in found:
+    for trace in traces:
         lines.append(
             f"message {trace.root}: {trace.took_us / 1000:,.1f} ms{', failed' if trace.has_failed else ''}"
         )
-        for each in spans(trace):
-            text = f"  {shown(each['text'])}" if each["text"] else ""
-            source = f" from {each['source']}" if each["source"] else ""
-            times = f"{each['began_ms']:>9,.1f}  {each['took_ms']:>8,.1f}  {each['committed_ms']:>9,.1f} ms"
+        for span in spans(trace):
+            text = f"  {shown(span['text'])}" if span["text"] else ""
+            source = f" from {span['source']}" if span["source"] else ""
+            times = f"{span['began_ms']:>9,.1f}  {span['took_ms']:>8,.1f}  {span['committed_ms']:>9,.1f} ms"
             lines.append(
-                f"{times}  {each['where']} {each['what']}{source} on {each['worker']}{text}"
+                f"{times}  {span['where']} {span['what']}{source} on {span['worker']}{text}"
             )
     return "\n".join(["    begun      took  committed", *lines])
 
@@ -280,35 +289,38 @@ def stacks(arguments: argparse.Namespace) -> int:
     if arguments.svg:
         Path(arguments.svg).touch()
     with opened(arguments, writes=True) as cluster:
-        found = cluster.topology(arguments.name).stacks(arguments.worker, arguments.seconds)
+        stack_counts = cluster.topology(arguments.name).stacks(arguments.worker, arguments.seconds)
     if arguments.svg:
-        title = f"{arguments.name}, {found.slot}"
+        title = f"{arguments.name}, {stack_counts.slot}"
         Path(arguments.svg).write_text(
-            flame_graph(found.stacks, found.samples, found.seconds, title).text, encoding="utf-8"
+            flame_graph(
+                stack_counts.stacks, stack_counts.samples, stack_counts.seconds, title
+            ).text,
+            encoding="utf-8",
         )
     elif arguments.folded:
-        print("\n".join(map(shown, found.folded().splitlines())))
+        print("\n".join(map(shown, stack_counts.folded().splitlines())))
         return OK
     say(
         arguments,
-        stacks_text(found) if not arguments.svg else f"{arguments.svg} is written",
-        asdict(found),
+        stacks_text(stack_counts) if not arguments.svg else f"{arguments.svg} is written",
+        asdict(stack_counts),
     )
     return OK
 
 
-def stacks_text(found: Stacks, most: int = 20) -> str:
+def stacks_text(stack_counts: Stacks, most: int = 20) -> str:
     """Return the innermost calls of a worker's threads, those that use most CPU first."""
     sums: dict[tuple[str, str], list[int]] = {}
-    for stack in found.stacks:
+    for stack in stack_counts.stacks:
         figures = sums.setdefault((stack.thread, stack.calls[-1] if stack.calls else "-"), [0, 0])
         figures[0] += stack.samples
         figures[1] += stack.cpu_us
-    order = sorted(sums.items(), key=lambda each: (-each[1][1], -each[1][0], each[0]))[:most]
-    of = max(1, found.samples)
+    order = sorted(sums.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))[:most]
+    of = max(1, stack_counts.samples)
     rows = [
         (shown(thread), f"{count / of:.0%}", f"{us / 1000:,.0f}", shown(call))
         for (thread, call), (count, us) in order
     ]
-    head = f"{found.slot}: {found.samples:,} samples in {found.seconds:g} s"
+    head = f"{stack_counts.slot}: {stack_counts.samples:,} samples in {stack_counts.seconds:g} s"
     return f"{head}\n\n{table(('thread', 'samples', 'CPU ms', 'inside of'), rows, columns())}"

@@ -210,8 +210,8 @@ def titles_text(width: int | None = None) -> str:
 
 
 def _widths(width: int | None) -> Mapping[str, int]:
-    whole = sum(_WIDTHS.values()) + len(_GAP) * (len(_WIDTHS) - 1)
-    return _WIDTHS if width is None or width >= whole else _NARROW_WIDTHS
+    full_width = sum(_WIDTHS.values()) + len(_GAP) * (len(_WIDTHS) - 1)
+    return _WIDTHS if width is None or width >= full_width else _NARROW_WIDTHS
 
 
 def rates_text(record: Mapping[str, Any], width: int | None = None) -> str:

@@ -93,14 +93,14 @@ def recorded(arguments: argparse.Namespace) -> int:
 
     try:
         for part in read(arguments.path):
-            for each in part.tuples:
+            for tup in part.tuples:
                 shown = {
                     "task": part.task,
-                    "at_ms": each.at_ms,
-                    "from": f"{each.component}#{each.task}",
-                    "stream": each.stream,
-                    "values": each.values,
-                    "failure": each.failure,
+                    "at_ms": tup.at_ms,
+                    "from": f"{tup.component}#{tup.task}",
+                    "stream": tup.stream,
+                    "values": tup.values,
+                    "failure": tup.failure,
                 }
                 print(json.dumps(shown, ensure_ascii=False, default=repr), flush=True)
     except RecordingError as error:

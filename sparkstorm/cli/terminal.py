@@ -91,7 +91,7 @@ def fitted(text: str, width: int) -> str:
 
 def coloured(text: str) -> str:
     """Return a text with its states in colours."""
-    return _COLOURED.sub(lambda found: f"{_COLOURS[found[0]]}{found[0]}{_PLAIN}", text)
+    return _COLOURED.sub(lambda match: f"{_COLOURS[match[0]]}{match[0]}{_PLAIN}", text)
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | None = None) -> str:
@@ -101,18 +101,22 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], width: int | Non
     that, the widest column first. Where that is not enough, columns go below their row, each in
     lines of its own with its title: texts before numbers, those at the right first.
     """
-    left = list(range(len(titles)))
+    columns_left = list(range(len(titles)))
     blocks = _blocks(titles, rows, width)
     while (
         width is not None
-        and len(left) > 1
+        and len(columns_left) > 1
         and max(len(line) for block in blocks for line in block) > width
     ):
-        texts = [n for n in left[1:] if not _is_right(rows, n)]
-        left.remove((texts or left[1:])[-1])
-        blocks = _blocks([titles[n] for n in left], [[row[n] for n in left] for row in rows], width)
+        texts = [n for n in columns_left[1:] if not _is_right(rows, n)]
+        columns_left.remove((texts or columns_left[1:])[-1])
+        blocks = _blocks(
+            [titles[n] for n in columns_left],
+            [[row[n] for n in columns_left] for row in rows],
+            width,
+        )
     for block, row in zip(blocks[1:], rows, strict=True):
-        for n in sorted({*range(len(titles))} - {*left}):
+        for n in sorted({*range(len(titles))} - {*columns_left}):
             if (cell := _cell(row[n])) not in ("-", ""):
                 block += folded(f"{titles[n]}: {cell}", width or 0, "  ", "    ")
     return "\n".join(line for block in blocks for line in block)
@@ -133,7 +137,7 @@ class _Wrapper(textwrap.TextWrapper):
     ) -> None:
         word = reversed_chunks[-1]
         room = max(1, width - cur_len)
-        joints = [found.end() for found in _JOINT.finditer(word) if found.end() <= room]
+        joints = [match.end() for match in _JOINT.finditer(word) if match.end() <= room]
         if joints:
             cur_line.append(word[: joints[-1]])
             reversed_chunks[-1] = word[joints[-1] :]
@@ -160,7 +164,7 @@ def _blocks(
         count = max(map(len, parts))
         blocks.append(
             [
-                _line([each[n] if n < len(each) else "" for each in parts], widths, is_right)
+                _line([part[n] if n < len(part) else "" for part in parts], widths, is_right)
                 for n in range(count)
             ]
         )
@@ -173,13 +177,13 @@ def _is_right(rows: Sequence[Sequence[Any]], column: int) -> bool:
 
 def _narrowed(widths: Sequence[int], is_right: Sequence[bool], width: int) -> list[int]:
     """Return widths that fit: the widest column of texts loses first."""
-    found = list(widths)
-    while sum(found) + len(_GAP) * (len(found) - 1) > width:
-        texts = [n for n in range(len(found)) if not is_right[n] and found[n] > _LEAST_WIDTH]
+    narrowed = list(widths)
+    while sum(narrowed) + len(_GAP) * (len(narrowed) - 1) > width:
+        texts = [n for n in range(len(narrowed)) if not is_right[n] and narrowed[n] > _LEAST_WIDTH]
         if not texts:
             break
-        found[max(texts, key=lambda n: found[n])] -= 1
-    return found
+        narrowed[max(texts, key=lambda n: narrowed[n])] -= 1
+    return narrowed
 
 
 def _folded(cell: str, width: int) -> list[str]:

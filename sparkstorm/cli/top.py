@@ -183,18 +183,20 @@ class Top(App[None]):
 
     def show(self) -> None:
         """Show the last records of the cluster, or of one topology."""
-        found = self._model.cluster()
-        notes = [f"paused at {clock_time(found.time_ms)}; space goes on"] if self._is_paused else []
-        if found.stale_since_ms is not None:
+        report = self._model.cluster()
+        notes = (
+            [f"paused at {clock_time(report.time_ms)}; space goes on"] if self._is_paused else []
+        )
+        if report.stale_since_ms is not None:
             notes.append(
-                f"no news from the cluster since {clock_time(found.stale_since_ms)}: {found.stale_reason}"
+                f"no news from the cluster since {clock_time(report.stale_since_ms)}: {report.stale_reason}"
             )
         if self._name is None:
-            self._show_cluster(found, notes)
+            self._show_cluster(report, notes)
         else:
             self._show_topology(self._name, notes)
         words = "  ".join(
-            f"[{each}]" if each == self._window else f" {each} " for each in WINDOWS_S
+            f"[{window}]" if window == self._window else f" {window} " for window in WINDOWS_S
         )
         self._say("windows", f"window {words}")
         self._say(
@@ -204,19 +206,22 @@ class Top(App[None]):
             else "? keys  q quit",
         )
 
-    def _show_cluster(self, found: ClusterReport, notes: list[str]) -> None:
+    def _show_cluster(self, report: ClusterReport, notes: list[str]) -> None:
         notes += [
-            f"problem ({about}): {each}"
-            for about, sentences in found.problems.items()
-            for each in sentences
+            f"problem ({about}): {sentence}"
+            for about, sentences in report.problems.items()
+            for sentence in sentences
         ]
-        self._say("sentence", found.sentence)
+        self._say("sentence", report.sentence)
         self._say("note", "\n".join(notes))
         self._fill(
             "parts",
-            topology_rows([self._model.topology(each) for each in found.topologies], self._window),
+            topology_rows(
+                [self._model.topology(topology_id) for topology_id in report.topologies],
+                self._window,
+            ),
         )
-        self._fill("others", host_rows(found))
+        self._fill("others", host_rows(report))
 
     def _show_topology(self, name: str, notes: list[str]) -> None:
         try:
@@ -226,7 +231,7 @@ class Top(App[None]):
             self._say("note", "\n".join(notes))
             return
         notes += [f"counts cannot be read: {view.problem}"] if view.problem else []
-        notes += [f"problem: {each}" for each in view.problems]
+        notes += [f"problem: {problem}" for problem in view.problems]
         status = "" if view.status == "ACTIVE" else f" ({view.status})"
         self._say("sentence", f"{view.sentence}{status}")
         self._say("note", "\n".join(notes))
@@ -236,28 +241,28 @@ class Top(App[None]):
     def _say(self, part: str, text: str) -> None:
         self.query_one(f"#{part}", Static).update("\n".join(map(shown, text.split("\n"))))
 
-    def _fill(self, part: str, found: Rows) -> None:
+    def _fill(self, part: str, content: Rows) -> None:
         """Write a table in place of its last content; equal rows are changed where they are, so
         that nothing flickers.
         """
         table: DataTable[Any] = self.query_one(f"#{part}", DataTable)
-        rows = {key: [*map(_cell, row)] for key, row in found.rows.items()}
-        if [str(column.label) for column in table.ordered_columns] != [*found.titles]:
+        rows = {key: [*map(_cell, row)] for key, row in content.rows.items()}
+        if [str(column.label) for column in table.ordered_columns] != [*content.titles]:
             table.clear(columns=True)
-            for n, title in enumerate(found.titles):
+            for n, title in enumerate(content.titles):
                 is_right = bool(rows) and all(row[n].justify == "right" for row in rows.values())
                 table.add_column(Text(title, justify="right" if is_right else None), key=title)
         if [row.key.value for row in table.ordered_rows] == [*rows]:
             for key, row in rows.items():
-                for title, cell in zip(found.titles, row, strict=True):
+                for title, cell in zip(content.titles, row, strict=True):
                     if table.get_cell(key, title) != cell:
                         table.update_cell(key, title, cell, update_width=True)
             return
-        at = table.cursor_row
+        cursor_row = table.cursor_row
         table.clear()
         for key, row in rows.items():
             table.add_row(*row, key=key)
-        table.move_cursor(row=min(at, max(0, len(rows) - 1)))
+        table.move_cursor(row=min(cursor_row, max(0, len(rows) - 1)))
 
 
 def _cell(value: str | float) -> Text:
@@ -289,22 +294,26 @@ def topology_rows(topologies: Sequence[TopologyReport], window: str) -> Rows:
         "dead letters",
     )
     return Rows(
-        titles, {each.name: _topology_row(each, each.windows[window]) for each in topologies}
+        titles,
+        {
+            topology.name: _topology_row(topology, topology.windows[window])
+            for topology in topologies
+        },
     )
 
 
-def _topology_row(each: TopologyReport, window: CountWindow) -> tuple[str | float, ...]:
-    wanted = "" if each.workers_wanted is None else f" of {each.workers_wanted}"
+def _topology_row(topology: TopologyReport, window: CountWindow) -> tuple[str | float, ...]:
+    wanted = "" if topology.workers_wanted is None else f" of {topology.workers_wanted}"
     return (
-        shown(each.name),
-        each.status,
+        shown(topology.name),
+        topology.status,
         _number(window.executed_per_s),
         _number(window.acked_per_s),
         _number(window.complete.p99_ms),
         _share(window.busy),
-        f"{each.workers_given}{wanted}",
-        f"{each.pending:,}",
-        _number(each.dead_letters),
+        f"{topology.workers_given}{wanted}",
+        f"{topology.pending:,}",
+        _number(topology.dead_letters),
     )
 
 
@@ -323,22 +332,22 @@ def component_rows(view: TopologyReport, window: str) -> Rows:
         "fault",
     )
     rows: dict[str, tuple[str | float, ...]] = {}
-    for name, each in view.components.items():
+    for name, component in view.components.items():
         if name.startswith("__"):
             continue
-        of = each.windows[window]
+        of = component.windows[window]
         cause, held = max(of.paused.items(), key=lambda pair: pair[1], default=("", 0.0))
         rows[name] = (
             shown(name),
-            f"{len(each.tasks)}",
+            f"{len(component.tasks)}",
             _number(of.emitted_per_s),
             _number(of.executed_per_s),
             _share(of.busy),
             f"{held:.0%} {cause}" if held else "-",
             "-" if of.execute_ms is None else f"{of.execute_ms:.3f}",
             f"{of.counts.failed + of.counts.retried:,}",
-            _number(each.queued),
-            shown(", ".join(each.faults)) or "-",
+            _number(component.queued),
+            shown(", ".join(component.faults)) or "-",
         )
     return Rows(titles, rows)
 
@@ -346,34 +355,40 @@ def component_rows(view: TopologyReport, window: str) -> Rows:
 def worker_rows(view: TopologyReport) -> Rows:
     """Return a row for each worker of a topology."""
     titles = ("worker", "state", "loop", "MiB", "CPU %", "commits/s", "tasks")
-    return Rows(titles, {slot: _worker_row(each) for slot, each in view.workers.items()})
+    return Rows(titles, {slot: _worker_row(worker) for slot, worker in view.workers.items()})
 
 
-def _worker_row(each: WorkerView) -> tuple[str | float, ...]:
+def _worker_row(worker: WorkerView) -> tuple[str | float, ...]:
     loop = (
-        sum(each.loop.get(name, 0.0) for name in ("busy", "commit", "read")) if each.loop else None
+        sum(worker.loop.get(name, 0.0) for name in ("busy", "commit", "read"))
+        if worker.loop
+        else None
     )
     tasks = ", ".join(
-        f"{name} {count}" for name, count in each.tasks.items() if not name.startswith("__")
+        f"{name} {count}" for name, count in worker.tasks.items() if not name.startswith("__")
     )
-    figures = (_number(each.memory_mb), _number(each.cpu_percent), _number(each.commits_per_s))
-    return (each.slot, each.state, _share(loop), *figures, shown(tasks) or "-")
+    figures = (
+        _number(worker.memory_mb),
+        _number(worker.cpu_percent),
+        _number(worker.commits_per_s),
+    )
+    return (worker.slot, worker.state, _share(loop), *figures, shown(tasks) or "-")
 
 
-def host_rows(found: ClusterReport) -> Rows:
+def host_rows(report: ClusterReport) -> Rows:
     """Return a row for each host of a cluster."""
     return Rows(
         ("host", "slots", "used", "health"),
-        {name: _host_row(each) for name, each in found.hosts.items()},
+        {name: _host_row(host) for name, host in report.hosts.items()},
     )
 
 
-def _host_row(each: HostView) -> tuple[str | float, ...]:
-    wrong = [each.mark or "", "blacklisted" if each.is_blacklisted else "", each.store_problem]
+def _host_row(host: HostView) -> tuple[str | float, ...]:
+    wrong = [host.mark or "", "blacklisted" if host.is_blacklisted else "", host.store_problem]
     return (
-        shown(each.host),
-        f"{len(each.slots)}",
-        f"{each.slots_used}",
+        shown(host.host),
+        f"{len(host.slots)}",
+        f"{host.slots_used}",
         shown(", ".join(filter(None, wrong))) or "ok",
     )
 

@@ -61,15 +61,15 @@ def list_topologies(arguments: argparse.Namespace) -> int:
     """
     with opened(arguments) as cluster:
         model = sampled(arguments, cluster)
-        found = model.cluster()
-        views = [model.topology(topology_id) for topology_id in found.topologies]
-    problems = problems_of(found, views)
-    records = [to_json(each) for each in found.topologies.values()]
+        report = model.cluster()
+        views = [model.topology(topology_id) for topology_id in report.topologies]
+    problems = problems_of(report, views)
+    records = [to_json(topology) for topology in report.topologies.values()]
     if write(arguments, {"topologies": records, "problems": problems}, records):
         return OK
     titles = ("name", "status", "workers", "executors", "tasks", "up", "owner", "id")
     now_ms = SystemClock().now_ms()
-    rows = [_row(each, now_ms) for each in found.topologies.values()]
+    rows = [_row(topology, now_ms) for topology in report.topologies.values()]
     show(table(titles, rows, columns()) if rows else "no topology runs here")
     said = {sentence for sentences in problems.values() for sentence in sentences}
     for view in views:
@@ -85,27 +85,27 @@ def problems_of(cluster: ClusterReport, views: Iterable[TopologyReport]) -> dict
     """Return Nimbus's problems, and those of topologies that are not being killed, in sentences by
     subject, each once.
     """
-    found = {about: list(sentences) for about, sentences in cluster.problems.items()}
-    said = {sentence for sentences in found.values() for sentence in sentences}
+    problems = {about: list(sentences) for about, sentences in cluster.problems.items()}
+    said = {sentence for sentences in problems.values() for sentence in sentences}
     for view in views:
         own = [*view.problems, *([view.problem] if view.problem else [])]
         if view.status != TopologyStatus.KILLED and (
-            new := [each for each in own if each not in said]
+            new := [sentence for sentence in own if sentence not in said]
         ):
-            found.setdefault(view.id, []).extend(new)
-    return dict(sorted(found.items()))
+            problems.setdefault(view.id, []).extend(new)
+    return dict(sorted(problems.items()))
 
 
-def _row(each: TopologyLine, now_ms: int) -> tuple[Any, ...]:
+def _row(topology: TopologyLine, now_ms: int) -> tuple[Any, ...]:
     return (
-        each.name,
-        each.status,
-        each.workers,
-        each.executors,
-        each.tasks,
-        lasted(now_ms - each.launch_ms),
-        each.owner or "-",
-        each.id,
+        topology.name,
+        topology.status,
+        topology.workers,
+        topology.executors,
+        topology.tasks,
+        lasted(now_ms - topology.launch_ms),
+        topology.owner or "-",
+        topology.id,
     )
 
 
@@ -116,11 +116,11 @@ def status(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         return cluster_status(arguments)
     with opened(arguments) as cluster:
-        found = sampled_topology(arguments, cluster)
-    rows = [{"component": name, **sums} for name, sums in counts_by_component(found).items()]
-    if not write(arguments, to_json(found), rows):
-        show(status_text(found, SystemClock().now_ms(), columns()))
-    return OK if found.is_well else FAILED
+        view = sampled_topology(arguments, cluster)
+    rows = [{"component": name, **sums} for name, sums in counts_by_component(view).items()]
+    if not write(arguments, to_json(view), rows):
+        show(status_text(view, SystemClock().now_ms(), columns()))
+    return OK if view.is_well else FAILED
 
 
 def tasks(arguments: argparse.Namespace) -> int:
@@ -128,23 +128,23 @@ def tasks(arguments: argparse.Namespace) -> int:
     its last heartbeat.
     """
     with opened(arguments) as cluster:
-        found = sampled_topology(arguments, cluster)
+        view = sampled_topology(arguments, cluster)
     by_task = {
-        task: each
-        for component in found.components.values()
-        for task, each in component.tasks.items()
+        task: task_view
+        for component in view.components.values()
+        for task, task_view in component.tasks.items()
     }
     records = to_json(dict(sorted(by_task.items())))
     if write(
         arguments,
-        {"topology_id": found.id, "read_ms": found.read_ms, "tasks": records},
+        {"topology_id": view.id, "read_ms": view.read_ms, "tasks": records},
         records.values(),
     ):
-        return FAILED if found.problem else OK
+        return FAILED if view.problem else OK
     show(tasks_text(by_task, columns()))
-    if found.problem:
-        print(f"counts cannot be read: {shown(found.problem)}", file=sys.stderr)
-    return FAILED if found.problem else OK
+    if view.problem:
+        print(f"counts cannot be read: {shown(view.problem)}", file=sys.stderr)
+    return FAILED if view.problem else OK
 
 
 def tasks_text(by_task: Mapping[int, TaskView], width: int | None = None) -> str:
@@ -160,27 +160,29 @@ def tasks_text(by_task: Mapping[int, TaskView], width: int | None = None) -> str
         "execute us p50/p95/p99",
         "last error",
     )
-    return table(titles, [_task_row(each) for _, each in sorted(by_task.items())], width)
+    return table(titles, [_task_row(task_view) for _, task_view in sorted(by_task.items())], width)
 
 
-def _task_row(each: TaskView) -> tuple[Any, ...]:
+def _task_row(task_view: TaskView) -> tuple[Any, ...]:
     latencies = "/".join(
-        f"{each.execute_us[word]:.0f}" for word in ("p50", "p95", "p99") if word in each.execute_us
+        f"{task_view.execute_us[word]:.0f}"
+        for word in ("p50", "p95", "p99")
+        if word in task_view.execute_us
     )
-    up = "-" if each.uptime_ms is None else lasted(each.uptime_ms)
+    up = "-" if task_view.uptime_ms is None else lasted(task_view.uptime_ms)
     counts = (
-        each.counts.emitted,
-        each.counts.executed,
-        each.counts.failed + each.counts.retried,
-        each.queued or 0,
+        task_view.counts.emitted,
+        task_view.counts.executed,
+        task_view.counts.failed + task_view.counts.retried,
+        task_view.queued or 0,
     )
     return (
-        f"{each.component}#{each.task}",
-        each.slot,
+        f"{task_view.component}#{task_view.task}",
+        task_view.slot,
         up,
         *counts,
         latencies or "-",
-        _begin(shown(each.last_error)) or "-",
+        _begin(shown(task_view.last_error)) or "-",
     )
 
 
@@ -192,11 +194,15 @@ def _begin(text: str) -> str:
 def cluster_status(arguments: argparse.Namespace) -> int:
     """Show the drivers of the cluster, which of them leads, and their slots."""
     with opened(arguments) as cluster:
-        found = sampled(arguments, cluster).cluster()
-    slots = {node: each.slots for host in found.hosts.values() for node, each in host.nodes.items()}
+        report = sampled(arguments, cluster).cluster()
+    slots = {
+        node: node_view.slots
+        for host in report.hosts.values()
+        for node, node_view in host.nodes.items()
+    }
     rows = [
-        _driver(each, slots)
-        for each in sorted(found.drivers.values(), key=lambda each: each.number)
+        _driver(driver, slots)
+        for driver in sorted(report.drivers.values(), key=lambda driver: driver.number)
     ]
     if write(arguments, {"drivers": rows}, rows):
         return OK
@@ -210,15 +216,15 @@ def cluster_status(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _driver(each: DriverView, slots: Mapping[str, int]) -> dict[str, Any]:
-    own = {node: count for node, count in slots.items() if driver_of_node(node) == each.number}
+def _driver(driver: DriverView, slots: Mapping[str, int]) -> dict[str, Any]:
+    own = {node: count for node, count in slots.items() if driver_of_node(node) == driver.number}
     return {
-        "driver": each.number,
-        "state": "leads" if each.is_leader else "stands by",
-        "host": each.host,
-        "pid": str(each.pid),
+        "driver": driver.number,
+        "state": "leads" if driver.is_leader else "stands by",
+        "host": driver.host,
+        "pid": str(driver.pid),
         "slots": sum(own.values()),
-        "since_ms": each.since_ms,
+        "since_ms": driver.since_ms,
         "nodes": sorted(own),
     }
 
@@ -227,13 +233,17 @@ def counts_by_component(view: TopologyReport) -> dict[str, dict[str, int]]:
     """Return what `status` shows of each component; the system's own are left out, and what was
     replayed is not parked.
     """
-    found = {}
-    for name, each in view.components.items():
+    sums_by_component = {}
+    for name, component in view.components.items():
         if not name.startswith("__"):
-            counts = {key: getattr(each.counts, key) for key in _COUNTS}
-            counts["parked"] = max(0, counts["parked"] - each.counts.replayed)
-            found[name] = {"tasks": len(each.tasks), **counts, "pending": each.pending}
-    return found
+            counts = {key: getattr(component.counts, key) for key in _COUNTS}
+            counts["parked"] = max(0, counts["parked"] - component.counts.replayed)
+            sums_by_component[name] = {
+                "tasks": len(component.tasks),
+                **counts,
+                "pending": component.pending,
+            }
+    return sums_by_component
 
 
 def status_text(view: TopologyReport, now_ms: int, width: int | None = None) -> str:
@@ -246,14 +256,14 @@ def status_text(view: TopologyReport, now_ms: int, width: int | None = None) -> 
         lines += _figures(view, width)
     workers = [
         (
-            each.slot,
-            each.state,
-            _text(each.pid),
-            *_ages(each, now_ms),
-            each.memory_mb,
-            each.cpu_percent,
+            worker.slot,
+            worker.state,
+            _text(worker.pid),
+            *_ages(worker, now_ms),
+            worker.memory_mb,
+            worker.cpu_percent,
         )
-        for each in view.workers.values()
+        for worker in view.workers.values()
     ]
     if workers:
         lines += [
@@ -263,12 +273,12 @@ def status_text(view: TopologyReport, now_ms: int, width: int | None = None) -> 
     messages = {
         # The end of its log is worth the room where a worker cannot start; `errors` has it for each
         # death.
-        f"worker {each.slot}: {each.message if each.state == CANNOT_START else each.message.partition(chr(10))[0]}"
-        for each in view.workers.values()
-        if each.message
+        f"worker {worker.slot}: {worker.message if worker.state == CANNOT_START else worker.message.partition(chr(10))[0]}"
+        for worker in view.workers.values()
+        if worker.message
     }
-    lines += [shown(each) for each in sorted(messages)]
-    said = {each.partition("\n")[0] for each in messages}
+    lines += [shown(message) for message in sorted(messages)]
+    said = {message.partition("\n")[0] for message in messages}
     lines += [f"problem: {shown(problem)}" for problem in view.problems if problem not in said]
     if view.dead_letters:
         lines.append(
@@ -283,8 +293,10 @@ def _figures(view: TopologyReport, width: int | None) -> list[str]:
     if view.components:
         rows = [(name, *sums.values()) for name, sums in counts_by_component(view).items()]
         lines += ["", table(("component", "tasks", *_COUNTS, "pending"), rows, width)]
-    users = {name: each for name, each in view.components.items() if not name.startswith("__")}
-    lines += held_lines({name: each.held for name, each in users.items() if each.held})
+    users = {
+        name: component for name, component in view.components.items() if not name.startswith("__")
+    }
+    lines += held_lines({name: user.held for name, user in users.items() if user.held})
     if view.complete.p50_ms is not None and view.complete.p99_ms is not None:
         lines.append(
             f"complete latency: p50 {view.complete.p50_ms:,.0f} ms, p99 {view.complete.p99_ms:,.0f} ms"
@@ -305,9 +317,9 @@ def errors(arguments: argparse.Namespace) -> int:
     """Show the last ten errors of every component, oldest first."""
     with opened(arguments) as cluster:
         model = sampled(arguments, cluster, arguments.name)
-        found = model.errors(arguments.name, arguments.component)
-    if not write(arguments, records := to_json(found), records):
-        show("\n".join(map(error_text, found)) or f"no errors of {arguments.name} are kept")
+        error_views = model.errors(arguments.name, arguments.component)
+    if not write(arguments, records := to_json(error_views), records):
+        show("\n".join(map(error_text, error_views)) or f"no errors of {arguments.name} are kept")
     return OK
 
 
@@ -320,16 +332,17 @@ def failures(arguments: argparse.Namespace) -> int:
         if view.problem:
             raise StoreUnavailableError(view.problem)
         counts = {
-            Cause(each.component, each.error, each.place): each.count for each in view.failures
+            Cause(failure.component, failure.error, failure.place): failure.count
+            for failure in view.failures
         }
-        found = cluster.topology(view.id).failures(arguments.component, counts)
-    records = [{**asdict(each), "text": str(each.cause)} for each in found]
+        groups = cluster.topology(view.id).failures(arguments.component, counts)
+    records = [{**asdict(group), "text": str(group.cause)} for group in groups]
     rows = [
         {"cause": record["text"], "count": record["count"], **(record["newest"] or {})}
         for record in records
     ]
     if not write(arguments, records, rows):
-        show("\n".join(map(failures_text, found)) or f"nothing of {arguments.name} has failed")
+        show("\n".join(map(failures_text, groups)) or f"nothing of {arguments.name} has failed")
     return OK
 
 
@@ -361,5 +374,5 @@ def error_text(error: ErrorView) -> str:
     """Return one error as text."""
     text = "\n".join(map(shown, error.text.splitlines()))
     has_own_name = not error.host or error.place.rpartition(":")[0] == error.host
-    place = error.place if has_own_name else f"{error.place} ({error.host})"
-    return f"{when(error.time_ms)}  {error.component}#{error.task} on {place}: {text}"
+    where = error.place if has_own_name else f"{error.place} ({error.host})"
+    return f"{when(error.time_ms)}  {error.component}#{error.task} on {where}: {text}"

@@ -186,7 +186,7 @@ def compare(arguments: argparse.Namespace) -> int:
     topology, by_value = make_topology(job)
     with opened(arguments) as cluster:
         handle = cluster.topology(job.name)
-        found = shadow(
+        comparison = shadow(
             handle,
             cluster,
             topology,
@@ -196,14 +196,14 @@ def compare(arguments: argparse.Namespace) -> int:
             by_value,
         )
     if is_for_programs(arguments):
-        write_json(asdict(found))
+        write_json(asdict(comparison))
     else:
-        for each in found.differences:
-            show(shown(str(each)))
+        for difference in comparison.differences:
+            show(shown(str(difference)))
         show(
-            f"{counted(found.compared, 'tuple')} compared, {found.different:,} come out differently"
+            f"{counted(comparison.compared, 'tuple')} compared, {comparison.different:,} come out differently"
         )
-    return FAILED if found.different else OK
+    return FAILED if comparison.different else OK
 
 
 def go_on(arguments: argparse.Namespace) -> int:
@@ -228,12 +228,12 @@ def status(arguments: argparse.Namespace) -> int:
     """Show the stage of a gray upgrade and which workers run what."""
     with opened(arguments) as cluster:
         handle = cluster.topology(arguments.name)
-        found = handle.upgrade.status()
+        upgrade = handle.upgrade.status()
         _show(
             arguments,
-            found,
-            status_text(found, SystemClock().now_ms()),
-            _parked(handle, found.last_rollback),
+            upgrade,
+            status_text(upgrade, SystemClock().now_ms()),
+            _parked(handle, upgrade.last_rollback),
         )
     return OK
 
@@ -265,15 +265,17 @@ def _follow(
     while not arguments.no_wait and handle.upgrade.is_waiting() and not is_late:
         time.sleep(_LOOK_SECS)
         is_late = time.monotonic() >= until
-    found = handle.upgrade.status()
-    is_old = found.last_rollback == before  # of an earlier upgrade: `status` shows it
-    shown_status = replace(found, last_rollback=None) if is_old else found
+    upgrade = handle.upgrade.status()
+    is_old = upgrade.last_rollback == before  # of an earlier upgrade: `status` shows it
+    shown_status = replace(upgrade, last_rollback=None) if is_old else upgrade
     is_over = (
-        found.stage is UpgradeStage.NONE and found.status == "ACTIVE" and not arguments.no_wait
+        upgrade.stage is UpgradeStage.NONE and upgrade.status == "ACTIVE" and not arguments.no_wait
     )
     is_completed = is_over and shown_status.last_rollback is None
     text = (
-        completed_text(found) if is_completed else status_text(shown_status, SystemClock().now_ms())
+        completed_text(upgrade)
+        if is_completed
+        else status_text(shown_status, SystemClock().now_ms())
     )
     _show(arguments, shown_status, text, _parked(handle, shown_status.last_rollback))
     if is_late:
@@ -282,15 +284,15 @@ def _follow(
             file=sys.stderr,
         )
     was_taken_back = not is_rollback and (
-        found.last_rollback != before or found.stage is UpgradeStage.ROLLING_BACK
+        upgrade.last_rollback != before or upgrade.stage is UpgradeStage.ROLLING_BACK
     )
     if was_taken_back:
-        last = found.last_rollback
+        last = upgrade.last_rollback
         print(
             shown(
                 last.text
                 if last and last != before
-                else f"gray upgrade is rolled back: {found.rollback}"
+                else f"gray upgrade is rolled back: {upgrade.rollback}"
             ),
             file=sys.stderr,
         )
@@ -306,56 +308,59 @@ def _parked(handle: TopologyHandle, rollback: Failure | None) -> int:
     )
 
 
-def _show(arguments: argparse.Namespace, found: UpgradeStatus, text: str, parked: int) -> None:
+def _show(arguments: argparse.Namespace, upgrade: UpgradeStatus, text: str, parked: int) -> None:
     if parked:
         text += (
             f"\n{counted(parked, 'tuple is a dead letter', 'tuples are dead letters')} of the code that was taken back: "
-            f"`sparkstorm dead-letters replay {found.topology_id} --all` gives them to the code that runs now"
+            f"`sparkstorm dead-letters replay {upgrade.topology_id} --all` gives them to the code that runs now"
         )
-    say(arguments, text, {**status_record(found), "parked": parked})
+    say(arguments, text, {**status_record(upgrade), "parked": parked})
 
 
-def completed_text(found: UpgradeStatus) -> str:
+def completed_text(upgrade: UpgradeStatus) -> str:
     """Return the end of a gray upgrade as text."""
-    line = f"{found.topology_id} is {found.status}; the gray upgrade is complete: "
-    if not found.other_code:
-        return f"{line}all {len(found.remaining)} workers run the new code"
-    return f"{line}{', '.join(map(str, found.other_code))} run other code than the rest, as they were when it was ended"
+    line = f"{upgrade.topology_id} is {upgrade.status}; the gray upgrade is complete: "
+    if not upgrade.other_code:
+        return f"{line}all {len(upgrade.remaining)} workers run the new code"
+    return f"{line}{', '.join(map(str, upgrade.other_code))} run other code than the rest, as they were when it was ended"
 
 
-def status_record(found: UpgradeStatus) -> dict[str, Any]:
+def status_record(upgrade: UpgradeStatus) -> dict[str, Any]:
     """Return a status for programs."""
     slots = ("upgraded", "upgrading", "remaining", "other_code")
     return {
-        **asdict(found),
-        **{name: [str(each) for each in getattr(found, name)] for name in slots},
+        **asdict(upgrade),
+        **{name: [str(slot) for slot in getattr(upgrade, name)] for name in slots},
     }
 
 
-def status_text(found: UpgradeStatus, now_ms: int) -> str:
+def status_text(upgrade: UpgradeStatus, now_ms: int) -> str:
     """Return a status as text."""
-    if found.stage is UpgradeStage.NONE:
-        line = f"{found.topology_id} is {found.status}; no gray upgrade is under way"
-        if found.other_code:
-            line += f"\nother code than the rest runs at {', '.join(map(str, found.other_code))}"
-        if found.last_rollback:
-            line += f"\n{when(found.last_rollback.time_ms)}: {shown(found.last_rollback.text)}"
+    if upgrade.stage is UpgradeStage.NONE:
+        line = f"{upgrade.topology_id} is {upgrade.status}; no gray upgrade is under way"
+        if upgrade.other_code:
+            line += f"\nother code than the rest runs at {', '.join(map(str, upgrade.other_code))}"
+        if upgrade.last_rollback:
+            line += f"\n{when(upgrade.last_rollback.time_ms)}: {shown(upgrade.last_rollback.text)}"
             line += "".join(
-                f"\n  {shown(each)}" for each in found.last_rollback.traceback.splitlines()
+                f"\n  {shown(trace_line)}"
+                for trace_line in upgrade.last_rollback.traceback.splitlines()
             )
         return line
-    ages = f"began {lasted(now_ms - found.started_ms)} ago, ends in {lasted(found.expires_ms - now_ms)} at the latest"
-    lines = [f"{found.topology_id} is {found.status}: {found.stage}, batch {found.batches}; {ages}"]
-    if found.shadow:
+    ages = f"began {lasted(now_ms - upgrade.started_ms)} ago, ends in {lasted(upgrade.expires_ms - now_ms)} at the latest"
+    lines = [
+        f"{upgrade.topology_id} is {upgrade.status}: {upgrade.stage}, batch {upgrade.batches}; {ages}"
+    ]
+    if upgrade.shadow:
         lines.append(
-            f"shadow of {shown(str(found.shadow))}; {found.shadow_tuples:,} without a difference are asked for"
+            f"shadow of {shown(str(upgrade.shadow))}; {upgrade.shadow_tuples:,} without a difference are asked for"
         )
-    if found.rollback:
-        lines.append(f"it is taken back: {shown(found.rollback)}")
+    if upgrade.rollback:
+        lines.append(f"it is taken back: {shown(upgrade.rollback)}")
     rows = [
         (slot, word)
         for word in ("upgraded", "upgrading", "remaining")
-        for slot in getattr(found, word)
+        for slot in getattr(upgrade, word)
     ]
     return "\n".join(
         [*lines, table(("worker", "state"), [(str(slot), word) for slot, word in sorted(rows)])]
@@ -374,7 +379,7 @@ def _need_spark() -> None:
 
 def _slots(texts: Sequence[str]) -> list[WorkerSlot]:
     try:
-        return [WorkerSlot.parse(each) for each in texts]
+        return [WorkerSlot.parse(text) for text in texts]
     except ValueError as error:
         raise InvalidConfigError(
             f"--workers: {error}; `sparkstorm status` shows the workers"
