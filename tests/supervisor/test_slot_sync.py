@@ -301,6 +301,25 @@ def test_code_that_cannot_be_had_is_a_failure_and_no_crash(office: Office, what:
     assert office.sync.code.view(wanted) is BlobView.FAILED
 
 
+def test_code_that_an_emptied_store_has_lost_is_put_back_when_the_worker_ends(
+    office: Office,
+) -> None:
+    """Seed 703179 of small_fan_out_fan_in: one host alone had the configuration of an upgrade."""
+    whole = office.submit()
+    wanted = office.wish().assignment
+    office.sync.code.order(wanted)
+    office.sync.step(0)
+    chunks = office.blobs._bytes
+    for key in chunks.list_keys():
+        chunks.delete(key)
+    office.sync.step(0)
+    assert not chunks.list_keys(), "nothing shows the loss yet"
+    office.sync.runs_nothing()
+    office.sync.step(0)
+    assert office.blobs.get(whole.code_key) == b"code of t"
+    assert office.blobs.get(whole.conf_key, BlobKind.CONF) == b'{"a": 1}'
+
+
 def test_code_that_vanished_from_the_disk_is_not_given_out(office: Office) -> None:
     office.submit()
     wanted = office.wish().assignment

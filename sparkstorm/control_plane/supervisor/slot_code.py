@@ -162,6 +162,18 @@ class SlotCode:
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
         return Code(code_path, conf, self._bring_blobs(topology_id, conf, stores))
 
+    def put_back(self, stores: Stores, now_ms: int) -> None:
+        """Put the fetched code and configuration back into a store that has lost them."""
+        for assignment, code in self._fetched.items():
+            if not isinstance(code, Code):
+                continue
+            try:
+                self.bring(assignment, stores, now_ms)
+            except StoreUnavailableError:
+                raise
+            except SparkStormError as fault:
+                _LOG.error("slot %s:%d: %s", self._storage.node, self._port, fault)
+
     def renew(self, assignment: LocalAssignment, stores: Stores, now_ms: int) -> bool:
         """Bring the versions of blobs of the worker that runs which are new; return whether it is
         to start anew with them.

@@ -146,10 +146,12 @@ class SlotSync:
         self._stores_read: tuple[str, ...] = ("",)
         # topology and code of a worker that has beaten
         self._runs: tuple[str, WorkerCode] | None = None
+        self._has_ended = False  # a worker, since code was put back for it
         self._duties: tuple[Callable[[int], None], ...] = (
             self._follow,
             self._supervise,
             self._fetch,
+            self._put_code_back,
             self._renew_blobs,
             self._deliver,
             self._extend,
@@ -176,6 +178,7 @@ class SlotSync:
     def runs_nothing(self) -> None:
         """Take note that the worker has ended."""
         self._runs = None
+        self._has_ended = True
 
     def report(self, topology_id: str, error: Failure) -> None:
         """Leave an error; when hundreds wait, the oldest go."""
@@ -382,6 +385,20 @@ class SlotSync:
             read_marks = partial(self.marks.read, self._desk().state, assignment.topology_id, cells)
             self.code.fetch(assignment, self._desk(), now_ms, read_marks)
             self.notify()
+
+    def _put_code_back(self, now_ms: int) -> None:
+        """Put the code of a worker that has ended back into the store, should the store have lost it.
+
+        An emptied Redis ends every worker, and this host may be the only one that has the code.
+        The worker starts again from the copy on the disk, while another host waits for the code.
+        """
+        if self._has_ended:
+            self._has_ended = False
+            try:
+                self.code.put_back(self._desk(), now_ms)
+            except BaseException:
+                self._has_ended = True
+                raise
 
     def _renew_blobs(self, now_ms: int) -> None:
         """Bring new versions of the blobs of the worker that runs; one that cannot be had leaves
