@@ -15,6 +15,7 @@ from sparkstorm.common.errors import (
     SparkStormError,
     StoreInconsistentError,
 )
+from sparkstorm.common.model.assignment import WorkerCode
 from sparkstorm.common.model.requests import RequestKind, is_id_of
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.topology import Topology
@@ -263,14 +264,19 @@ class Trial:
         return [f"{each} is named among Nimbus's problems" for each in sorted(named)]
 
     def _without_code(self) -> list[str]:
-        """Return the topologies whose code or configuration Redis has lost."""
+        """Return the topologies of which Redis has lost code or configuration, also that of some
+        workers.
+        """
         state = self.cluster.storm_state
         bases = [base for each in state.topology_ids() if (base := state.read_base(each))]
         lost = []
         for base in bases:
+            assignment = state.read_assignment(base.topology_id)
+            of_workers = assignment.code_by_slot.values() if assignment else ()
             try:
-                self.cluster.blobs.get(base.code_key)
-                self.cluster.blobs.get(base.conf_key, BlobKind.CONF)
+                for code in {WorkerCode(base.code_key, base.conf_key), *of_workers}:
+                    self.cluster.blobs.get(code.code_key)
+                    self.cluster.blobs.get(code.conf_key, BlobKind.CONF)
             except StoreInconsistentError:
                 lost.append(base.name)
         return lost
