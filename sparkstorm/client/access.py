@@ -88,7 +88,7 @@ class ClusterAccess:
     def _make_reader(self, topology_id: str) -> TopologyReader:
         stores = self.stores_of(topology_id)
         readers = [
-            RedisReader(each, topology_id, may_write=not self.is_read_only) for each in stores
+            RedisReader(store, topology_id, may_write=not self.is_read_only) for store in stores
         ]
         if len(readers) == 1:
             return readers[0]
@@ -114,8 +114,10 @@ class ClusterAccess:
             return [home]
         base = self.state.read_base(topology_id)
         if base is not None:
-            return [self._stores.of(topology_id, each) for each in base.stores]
-        return [each for each in self._stores.all() if is_kept_in(each, topology_id)] or [home]
+            return [self._stores.of(topology_id, store) for store in base.stores]
+        return [address for address in self._stores.all() if is_kept_in(address, topology_id)] or [
+            home
+        ]
 
     def source(
         self,

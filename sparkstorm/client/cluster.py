@@ -80,7 +80,9 @@ class ClusterClient(ClusterAccess):
         if handle is None and (problem := self.service.problems().get(name)):
             raise NotAliveError(f"{problem}; `sparkstorm kill {name}` calls it off")
         if handle is None:
-            names = ", ".join(sorted({topology_name(each) for each in self.state.topology_ids()}))
+            names = ", ".join(
+                sorted({topology_name(topology_id) for topology_id in self.state.topology_ids()})
+            )
             raise NotAliveError(
                 f"topology {name} is not alive; {f'there are {names}' if names else 'no topology runs here'}"
             )
@@ -117,15 +119,18 @@ class ClusterClient(ClusterAccess):
 
     def supervisors(self) -> list[SupervisorInfo]:
         """Return the living supervisors: their hosts, ports and heartbeats."""
-        infos = [self.state.read_supervisor(each) for each in self.state.supervisor_ids()]
+        infos = [
+            self.state.read_supervisor(supervisor_id)
+            for supervisor_id in self.state.supervisor_ids()
+        ]
         return [info for info in infos if info is not None]
 
     def used_slots(self) -> set[WorkerSlot]:
         """Return the slots that topologies are assigned to."""
         return {
             slot
-            for each in self.state.read_assignments().values()
-            for slot in each.slot_by_executor.values()
+            for assignment in self.state.read_assignments().values()
+            for slot in assignment.slot_by_executor.values()
         }
 
     def host_marks(self) -> Mapping[str, HostMark]:
@@ -144,24 +149,32 @@ class ClusterClient(ClusterAccess):
         """Return Nimbus's problems, and those that the workers of running topologies show, in
         sentences by subject.
         """
-        found = {about: [sentence] for about, sentence in self.service.problems().items()}
+        problems = {about: [sentence] for about, sentence in self.service.problems().items()}
         handles = [
-            self.handle(each.topology_id)
-            for each in self.summaries()
-            if each.status != TopologyStatus.KILLED
+            self.handle(summary.topology_id)
+            for summary in self.summaries()
+            if summary.status != TopologyStatus.KILLED
         ]
         # one wait for all
         self.dead_workers.among([beat for handle in handles for beat in handle.beats()])
         for handle in handles:
-            known = found.setdefault(handle.topology_id, [])
-            known += [sentence for sentence in handle.worker_problems() if sentence not in known]
-        return {about: sentences for about, sentences in found.items() if sentences}
+            sentences = problems.setdefault(handle.topology_id, [])
+            sentences += [
+                sentence for sentence in handle.worker_problems() if sentence not in sentences
+            ]
+        return {about: sentences for about, sentences in problems.items() if sentences}
 
     def dead_letters(self, topology: str | None = None) -> dict[str, StoredLetters]:
         """Return the dead letters by topology id, of all topologies or one by name or id; also of
         those that are gone.
         """
-        ids = sorted({each for store in self._stores.all() for each in stored_in(store, topology)})
+        ids = sorted(
+            {
+                topology_id
+                for store in self._stores.all()
+                for topology_id in stored_in(store, topology)
+            }
+        )
         return {topology_id: self.handle(topology_id).dead_letters for topology_id in ids}
 
     # -- changing ----------------------------------------------------------------------------------
@@ -283,10 +296,10 @@ class ClusterClient(ClusterAccess):
             return conf
         bases = [
             base
-            for each in self.state.topology_ids()
-            if (base := self.state.read_base(each)) is not None
+            for topology_id in self.state.topology_ids()
+            if (base := self.state.read_base(topology_id)) is not None
         ]
-        names = [each.name for each in self._stores.all()]
+        names = [address.name for address in self._stores.all()]
         chosen = choose_stores(
             name, settings.cells, settings.store, names, bases, self.supervisors()
         )
@@ -307,9 +320,9 @@ class ClusterClient(ClusterAccess):
             seedings = [
                 opened.enter_context(
                     contextlib.closing(
-                        RedisSeeding(self._stores.of(topology_id, each), topology_id)
+                        RedisSeeding(self._stores.of(topology_id, store), topology_id)
                     )
                 )
-                for each in stores
+                for store in stores
             ]
             sow(seeds, CellsSeeding(seedings, component_by_task), conf, component_by_task)

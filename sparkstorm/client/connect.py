@@ -50,21 +50,21 @@ def connect(
     (time-outs of ZooKeeper, say). Raises InvalidConfigError (no such file, or not one) or
     StoreUnavailableError (a store does not answer).
     """
-    at = _load(connection)
+    loaded = _load(connection)
     with contextlib.ExitStack() as opened:
-        store = ZooKeeperStateStore(zookeeper_address(at, merge(conf or {})))
+        store = ZooKeeperStateStore(zookeeper_address(loaded, merge(conf or {})))
         opened.callback(store.close)
-        is_read_only = isinstance(at, ReadOnlyConnection)
-        key = signing_key(at.secret) if isinstance(at, Connection) else None
+        is_read_only = isinstance(loaded, ReadOnlyConnection)
+        key = signing_key(loaded.secret) if isinstance(loaded, Connection) else None
         chunks = RedisBytesStore(
-            Link(at.redis, _REDIS_ANSWER_S, may_write=not is_read_only, tag=TAG)
+            Link(loaded.redis, _REDIS_ANSWER_S, may_write=not is_read_only, tag=TAG)
         )
         opened.callback(chunks.close)
         state = StormState(store, key)
         total = merge(state.read_cluster_conf(), conf or {})
         blobs = BlobStore(state, chunks, key)
         service = NimbusService(state, blobs, total, SystemClock())
-        return ClusterClient(state, at.stores, service, total, is_read_only, opened.pop_all())
+        return ClusterClient(state, loaded.stores, service, total, is_read_only, opened.pop_all())
 
 
 def _load(
@@ -90,11 +90,11 @@ def require_named(connection: str | os.PathLike[str] | None) -> str | os.PathLik
     return path
 
 
-def zookeeper_address(at: Connection | ReadOnlyConnection, conf: Conf) -> ZooKeeperAddress:
+def zookeeper_address(connection: Connection | ReadOnlyConnection, conf: Conf) -> ZooKeeperAddress:
     """Return where a cluster's ZooKeeper is, with the rights of the connection and the patience of
     the configuration.
     """
-    keeper = at.zookeeper
+    keeper = connection.zookeeper
     if not keeper.hosts:
         raise InvalidConfigError(
             "the connection file names no ZooKeeper: the cluster has not been up yet"
@@ -102,6 +102,8 @@ def zookeeper_address(at: Connection | ReadOnlyConnection, conf: Conf) -> ZooKee
     address = ZooKeeperAddress(
         keeper.hosts, keeper.root, keeper.user, keeper.password, tls=keeper.tls
     ).with_patience_of(conf)
-    if isinstance(at, ReadOnlyConnection):
+    if isinstance(connection, ReadOnlyConnection):
         return replace(address, is_read_only=True)
-    return replace(address, viewer=viewer_identity(VIEWER, viewer_zookeeper_password(at.secret)))
+    return replace(
+        address, viewer=viewer_identity(VIEWER, viewer_zookeeper_password(connection.secret))
+    )

@@ -141,10 +141,10 @@ class StoredLetters:
         """
         done: list[str] = []
         waiting: list[tuple[str, int, bytes]] = []
-        found = self._store.letters(ids)
+        data_by_id = self._store.letters(ids)
         try:
             for id in ids:
-                if (data := found.get(id)) is not None:
+                if (data := data_by_id.get(id)) is not None:
                     waiting.append(self._frame_of(id, data))
                     if sum(len(frame) for _, _, frame in waiting) >= _BYTES_AT_ONCE:
                         several = waiting
@@ -190,7 +190,7 @@ def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, i
     """Return the number of dead letters by topology id, of all topologies or of one by its name or
     id.
     """
-    found = {}
+    count_by_id = {}
     for link in links_to_all(address, _PATIENCE_S, may_write=False):
         with closing(link):
             for key in names_of(link, "{", ":dead", "stream"):
@@ -199,8 +199,8 @@ def stored_in(address: RedisAddress, topology: str | None = None) -> dict[str, i
                     topology in (None, topology_id, topology_name(topology_id))
                     and Keys(topology_id)("dead") == key
                 ):
-                    found[topology_id] = int(link.ask(("XLEN", key))[0])
-    return {topology_id: count for topology_id, count in sorted(found.items()) if count}
+                    count_by_id[topology_id] = int(link.ask(("XLEN", key))[0])
+    return {topology_id: count for topology_id, count in sorted(count_by_id.items()) if count}
 
 
 def stored_letters(read: Read) -> Iterator[tuple[str, DeadLetter | None, bytes]]:

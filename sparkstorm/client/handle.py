@@ -106,7 +106,11 @@ class TopologyHandle:
     def summary(self) -> TopologySummary | None:
         """Return its status with the sizes of its assignment; None when it is gone."""
         return next(
-            (each for each in self._cluster.summaries() if each.topology_id == self.topology_id),
+            (
+                summary
+                for summary in self._cluster.summaries()
+                if summary.topology_id == self.topology_id
+            ),
             None,
         )
 
@@ -155,12 +159,12 @@ class TopologyHandle:
         slow, failing, late, held back or lost, and the workers it has.
         """
         reading = self.source(seconds).read()
-        found = reading.topologies.get(self.topology_id)
-        if found is None:
+        topology = reading.topologies.get(self.topology_id)
+        if topology is None:
             raise NotAliveError(f"{self.topology_id} is gone")
-        if found.look is None:
-            raise StoreUnavailableError(found.problem)
-        return found.health(found.look, reading.time_ms)
+        if topology.look is None:
+            raise StoreUnavailableError(topology.problem)
+        return topology.health(topology.look, reading.time_ms)
 
     def source(self, seconds: float = JUDGED_MS / 1000) -> StoreSource:
         """Return what a sampler (`insight.sampler.Sampler`) reads this topology from, which judges
@@ -184,10 +188,10 @@ class TopologyHandle:
         A Spark DataFrame of the session given, else a pandas one, or an Arrow table where there is
         no pandas. ValueError names the components there are.
         """
-        known = {info.component_id for info in self.tasks().values()}
-        if component not in known:
+        known_names = {info.component_id for info in self.tasks().values()}
+        if component not in known_names:
             raise ValueError(
-                f"{self.name} has no component '{component}', only {', '.join(sorted(known))}"
+                f"{self.name} has no component '{component}', only {', '.join(sorted(known_names))}"
             )
 
         from sparkstorm.client.state_frames import state_frame  # needs the API
@@ -208,8 +212,8 @@ class TopologyHandle:
         self._cluster.require_writer()
         outline = self._outline()
         streams = {
-            name: each.streams
-            for name, each in outline.components.items()
+            name: part.streams
+            for name, part in outline.components.items()
             if not name.startswith("__")
         }
         if component not in streams:
@@ -217,11 +221,11 @@ class TopologyHandle:
                 f"{self.name} has no component '{component}', only {', '.join(sorted(streams))}"
             )
         if stream not in streams[component]:
-            known = (
+            names = (
                 ", ".join(sorted(name for name in streams[component] if not name.startswith("__")))
                 or "none"
             )
-            raise ValueError(f"component '{component}' has no stream '{stream}'; it has {known}")
+            raise ValueError(f"component '{component}' has no stream '{stream}'; it has {names}")
         return samples(self._reader, tap_name(component, stream), seconds)
 
     @property
@@ -251,10 +255,10 @@ class TopologyHandle:
         NotAliveError names the workers there are; StoreUnavailableError when it does not answer.
         """
         self._cluster.require_writer()
-        known = sorted(map(str, self.slots()))
-        if slot not in known:
+        known_slots = sorted(map(str, self.slots()))
+        if slot not in known_slots:
             raise NotAliveError(
-                f"{self.topology_id} has no worker {slot:.80}, only {', '.join(known) or 'none'}"
+                f"{self.topology_id} has no worker {slot:.80}, only {', '.join(known_slots) or 'none'}"
             )
         return look_at_stacks(self._reader, slot, seconds)
 
@@ -329,12 +333,12 @@ class TopologyHandle:
         components = (
             self._state.error_components(self.topology_id) if component is None else [component]
         )
-        found = [
+        errors = [
             error
-            for each in components
-            for error in self._state.read_errors(self.topology_id, each)
+            for name in components
+            for error in self._state.read_errors(self.topology_id, name)
         ]
-        return sorted(found, key=lambda error: error.time_ms)
+        return sorted(errors, key=lambda error: error.time_ms)
 
     def failures(
         self, component: str | None = None, counts: Mapping[Cause, int] | None = None
@@ -530,7 +534,7 @@ class TopologyHandle:
 
 def _by_component(counts: Sequence[TaskCounts], name: str) -> dict[str, int]:
     """Return the sums of one count, where they are not zero."""
-    found = Counter[str]()
-    for each in counts:
-        found[each.component] += getattr(each, name)
-    return dict(+found)
+    total_by_component = Counter[str]()
+    for count in counts:
+        total_by_component[count.component] += getattr(count, name)
+    return dict(+total_by_component)

@@ -108,34 +108,38 @@ class StoreSource:
         problems = self._service.problems()
         bases = {}
         placed: dict[str, _Placed] = {}
-        known = state.topology_ids()
-        for topology_id in known if self._only is None else {*known} & {self._only}:
+        topology_ids = state.topology_ids()
+        for topology_id in topology_ids if self._only is None else {*topology_ids} & {self._only}:
             # Nimbus's problems name it
             with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
                 if (base := state.read_base(topology_id)) is not None:
                     placed[topology_id] = self._placed(topology_id)
                     bases[topology_id] = base
-        supervisors = [state.read_supervisor(each) for each in state.supervisor_ids()]
+        supervisors = [
+            state.read_supervisor(supervisor_id) for supervisor_id in state.supervisor_ids()
+        ]
         dead = self._dead([beat for _, beats in placed.values() for beat in beats], now_ms)
-        found = {}
+        readings = {}
         for topology_id, base in bases.items():
             with contextlib.suppress(StoreInconsistentError, TamperedBlobError, NotAliveError):
-                others = sorted({*known} - {topology_id})
+                others = sorted({*topology_ids} - {topology_id})
                 if (
                     reading := self._topology(
                         base, placed[topology_id], problems, dead, others, now_ms
                     )
                 ) is not None:
-                    found[topology_id] = reading
+                    readings[topology_id] = reading
         for gone in self._outlines.keys() - bases.keys():
-            for kept in (self._outlines, self._confs, self._errors, self._earlier):
-                kept.pop(gone, None)
+            for cache in (self._outlines, self._confs, self._errors, self._earlier):
+                cache.pop(gone, None)
         self._number += 1
         requests, _ = state.open_requests()
         return StoreReading(
             now_ms,
-            found,
-            tuple(each for each in supervisors if isinstance(each, SupervisorInfo)),
+            readings,
+            tuple(
+                supervisor for supervisor in supervisors if isinstance(supervisor, SupervisorInfo)
+            ),
             tuple(state.read_drivers()),
             state.read_leader(),
             dict(state.read_host_marks()),
@@ -148,7 +152,7 @@ class StoreSource:
         assignment = self._state.read_assignment(topology_id)
         slots = set(assignment.slot_by_executor.values()) if assignment else set()
         beats = [self._state.read_worker_beat(topology_id, slot) for slot in sorted(slots)]
-        return assignment, tuple(each for each in beats if each is not None)
+        return assignment, tuple(beat for beat in beats if beat is not None)
 
     def _topology(
         self,
@@ -167,7 +171,7 @@ class StoreSource:
                 return None  # it is being submitted
             self._outlines[topology_id] = outline
         assignment, beats = placed
-        dead = frozenset(each for each in all_dead if each[0] == topology_id)
+        dead = frozenset(worker for worker in all_dead if worker[0] == topology_id)
         by_task = gather(
             topology_id, beats, self._outlines[topology_id].component_by_task, now_ms
         ).by_task
@@ -202,7 +206,7 @@ class StoreSource:
             reader = self._reader(topology_id)
             progress, backlog = reader.progress_and_backlog()
             letters = reader.count_dead_letters()
-            waited = {task: each.queued_ms for task, each in by_task.items() if each.queued_ms}
+            waited = {task: beat.queued_ms for task, beat in by_task.items() if beat.queued_ms}
             return (
                 StoreLook(
                     {owner: Progress.decode(data) for owner, data in progress.items()},
@@ -221,14 +225,14 @@ class StoreSource:
     def _earlier_of(
         self, topology_id: str, reader: CountsReader, minute: int
     ) -> Mapping[str, Sequence[Progress]]:
-        known = self._earlier.get(topology_id)
-        if known is None or known[0] != minute:
-            found = {
-                owner: [Progress.decode(each) for each in records]
+        earlier = self._earlier.get(topology_id)
+        if earlier is None or earlier[0] != minute:
+            records_by_owner = {
+                owner: [Progress.decode(record) for record in records]
                 for owner, records in reader.earlier().items()
             }
-            known = self._earlier[topology_id] = (minute, found)
-        return known[1]
+            earlier = self._earlier[topology_id] = (minute, records_by_owner)
+        return earlier[1]
 
     def _dead(self, beats: Iterable[WorkerBeat], now_ms: int) -> frozenset[Worker]:
         """Return the workers whose heartbeats have not changed here for too long; no other host's
@@ -236,7 +240,7 @@ class StoreSource:
         """
         if self._dead_workers is not None:
             return self._dead_workers.among(beats)
-        found = set()
+        dead = set()
         for beat in beats:
             worker = (beat.topology_id, beat.slot)
             last_ms, since_ms = self._changed.get(worker, (-1, now_ms))
@@ -244,36 +248,36 @@ class StoreSource:
                 since_ms = now_ms
             self._changed[worker] = (beat.time_ms, since_ms)
             if now_ms - since_ms > self._silence_ms:
-                found.add(worker)
-        return frozenset(found)
+                dead.add(worker)
+        return frozenset(dead)
 
     def _errors_of(self, topology_id: str) -> tuple[Failure, ...]:
         if topology_id not in self._errors or self._number % _ERRORS_EVERY == 0:
             components = self._state.error_components(topology_id)
-            found = [
+            errors = [
                 error for name in components for error in self._state.read_errors(topology_id, name)
             ]
-            self._errors[topology_id] = tuple(sorted(found, key=lambda each: -each.time_ms))
+            self._errors[topology_id] = tuple(sorted(errors, key=lambda error: -error.time_ms))
         return self._errors[topology_id]
 
     def _conf_of(self, base: TopologyBase) -> Mapping[str, Any]:
         """Return its configuration without secrets; empty where it cannot be read."""
-        known = self._confs.get(base.topology_id)
-        if known is None or known[0] != base.conf_key:
+        known_conf = self._confs.get(base.topology_id)
+        if known_conf is None or known_conf[0] != base.conf_key:
             own: Mapping[str, Any] = {}
             if not self._is_read_only:
                 with contextlib.suppress(SparkStormError):
-                    whole = {
+                    full_conf = {
                         **Conf.as_dict(merge(self._conf)),
                         **self._service.conf_of(base.topology_id),
                     }
                     own = {
                         name: value
-                        for name, value in sorted(whole.items())
+                        for name, value in sorted(full_conf.items())
                         if name not in secret_keys()
                     }
-            known = self._confs[base.topology_id] = (base.conf_key, own)
-        return known[1]
+            known_conf = self._confs[base.topology_id] = (base.conf_key, own)
+        return known_conf[1]
 
     def _wanted(self, base: TopologyBase, conf: Mapping[str, Any]) -> int | None:
         """Return its requested number of workers; None where its scheduler decides, or may: a

@@ -169,13 +169,13 @@ class PendingRequest:
 
     def poll(self) -> Outcome | None:
         """Read how far it is; None while no Nimbus has taken it up."""
-        found = self._client.state.read_outcome(self.id, self._client.note)
-        if found is not None and (self._outcome is None or not self._outcome.is_final):
-            self._outcome = found
+        outcome = self._client.state.read_outcome(self.id, self._client.note)
+        if outcome is not None and (self._outcome is None or not self._outcome.is_final):
+            self._outcome = outcome
         # Nimbus keeps an accepted request and its outcome until the request is decided: both are
         # gone only with ZooKeeper's data.
         self._is_forgotten = (
-            found is None
+            outcome is None
             and self._outcome is not None
             and not self._outcome.is_final
             and self._client.state.read_request(self.id) is None

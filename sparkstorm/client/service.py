@@ -521,8 +521,8 @@ class NimbusService:
         """Nimbus's problems, a sentence by topology id or name, "scheduler", "blacklist" or
         "turn".
         """
-        found = self._state.read_problems()
-        return dict(found.by_subject) if found else {}
+        record = self._state.read_problems()
+        return dict(record.by_subject) if record else {}
 
     def problems_of(self, topology_id: str) -> list[str]:
         """Return what Nimbus has said is wrong with a topology, its scheduling, its hosts or its
@@ -542,12 +542,12 @@ class NimbusService:
         """One line per topology, by id; those whose record cannot be read are among Nimbus's
         problems instead.
         """
-        found = []
+        summaries = []
         for topology_id in self._state.topology_ids():
             with contextlib.suppress(StoreInconsistentError, TamperedBlobError):
                 if base := self._state.read_base(topology_id):
-                    found.append(self._summary(base))
-        return found
+                    summaries.append(self._summary(base))
+        return summaries
 
     def _summary(self, base: TopologyBase) -> TopologySummary:
         assignment = self._state.read_assignment(base.topology_id)

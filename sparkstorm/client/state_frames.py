@@ -22,8 +22,8 @@ def state_table(stored: Iterable[tuple[int, StoredTask]]) -> pa.Table:
     tasks: list[int] = []
     keys: list[Any] = []
     values: list[Any] = []
-    for task, each in stored:
-        for key, value in each.state.every_pair():
+    for task, task_state in stored:
+        for key, value in task_state.state.every_pair():
             tasks.append(task)
             keys.append(list(key) if isinstance(key, tuple) else key)
             values.append(value)
@@ -48,7 +48,7 @@ def state_frame(stored: Iterable[tuple[int, StoredTask]], spark: Any = None) -> 
 def _column(values: list[Any]) -> pa.Array:
     import pyarrow as pa
 
-    found = None if any(map(is_tagged, values)) else natural_array(values)
-    if found is None or pa.types.is_struct(found.type):
+    array = None if any(map(is_tagged, values)) else natural_array(values)
+    if array is None or pa.types.is_struct(array.type):
         return pa.array([tag_text(value) for value in values], pa.string())
-    return found
+    return array

@@ -72,9 +72,9 @@ def prepare(
     check_master(total)
     ask_validator(total, name, topology)
     conf_bytes(conf)
-    whole = normalise_topology(topology, total)
-    check_times(whole)  # settings may have changed the number of tasks
-    return conf, outline_of(whole, total)
+    normalised = normalise_topology(topology, total)
+    check_times(normalised)  # settings may have changed the number of tasks
+    return conf, outline_of(normalised, total)
 
 
 def ask_validator(conf: Mapping[str, Any], name: str, topology: Topology) -> None:

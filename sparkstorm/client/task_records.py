@@ -61,16 +61,16 @@ class StoredTask:
         """Fold the entries of a journal."""
         stored = cls()
         moved = -1
-        for at, fields in enumerate(entries):
+        for index, fields in enumerate(entries):
             stored.state.load(fields.get("s", ()), fields.get("d", ()))
             stored.deleted.difference_update(as_key(key) for key, _ in fields.get("s", ()))
             stored.deleted.update(map(as_key, fields.get("d", ())))
             stored.time.load(fields.get("w", ()), fields.get("x", ()))
             stored.version = fields.get("v", stored.version)
-            moved = at if "o" in fields else moved
+            moved = index if "o" in fields else moved
             if "h" in fields:
                 stored.handed = list(fields["h"])
-            elif moved == at:  # it has moved since
+            elif moved == index:  # it has moved since
                 stored.handed = None
         return stored
 
@@ -110,9 +110,9 @@ def stored_task(reader: TaskReader, task: int) -> StoredTask:
             return StoredTask.of(entries)
         log = _Log(entries)
         base: dict[bytes, bytes] = {}
-        for at, part in enumerate(reader.scan_state(task)):
+        for index, part in enumerate(reader.scan_state(task)):
             base.update(part)
-            if at % _PARTS_PER_LOOK == _PARTS_PER_LOOK - 1:
+            if index % _PARTS_PER_LOOK == _PARTS_PER_LOOK - 1:
                 log.follow(entries_of(reader, task)[1])
         entries = entries_of(reader, task)[1]
         if log.follow(entries):
@@ -145,10 +145,10 @@ class _Log:
         return self.is_whole
 
     def _add(self, entries: Entries) -> None:
-        found: dict[int, Entries] = {}
+        entries_by_serial: dict[int, Entries] = {}
         for fields in entries:
-            found.setdefault(fields["n"][1] if "n" in fields else 0, []).append(fields)
-        self._by_serial = {**found, **self._by_serial}
+            entries_by_serial.setdefault(fields["n"][1] if "n" in fields else 0, []).append(fields)
+        self._by_serial = {**entries_by_serial, **self._by_serial}
         self._last = max(self._by_serial, default=0)
 
     def changes(self) -> Entries:

@@ -52,9 +52,9 @@ class DeadWorkers:
         """Return the dead ones, as (topology id, slot), of heartbeats that were just read."""
         limit_ms = self._clock.now_ms() - max(_LEAST_MS, FEWEST_BEATS * self._beat_ms)
         old = {
-            (each.topology_id, each.slot): each.time_ms
-            for each in beats
-            if each.time_ms <= limit_ms
+            (beat.topology_id, beat.slot): beat.time_ms
+            for beat in beats
+            if beat.time_ms <= limit_ms
         }
         new = {
             worker: time_ms for worker, time_ms in old.items() if self._found.get(worker) != time_ms
@@ -103,19 +103,19 @@ def worker_problems(
     """Return a sentence for each problem of now, and for deaths within the window; those of several
     workers that differ in numbers only are one.
     """
-    found: dict[str, str] = {}
-    for beat in sorted(beats, key=lambda each: (each.node, each.port)):
+    problems: dict[str, str] = {}
+    for beat in sorted(beats, key=lambda beat: (beat.node, beat.port)):
         if (topology_id, slot := beat.slot) in dead:
-            found[str(slot)] = (
+            problems[str(slot)] = (
                 f"worker {slot} is dead: its slot has sent no heartbeat since {time_of_day(beat.time_ms)} "
                 f"(it was {beat.state} then)"
             )
             continue
         for sentence in _of_worker(topology_id, beat, window_ms):
-            found.setdefault(sentence, sentence)
+            problems.setdefault(sentence, sentence)
         for cause in beat.causes("blocked"):
-            found.setdefault(numberless(cause), f"work stands still: {cause}")
-    return list(found.values())
+            problems.setdefault(numberless(cause), f"work stands still: {cause}")
+    return list(problems.values())
 
 
 def _of_worker(topology_id: str, beat: WorkerBeat, window_ms: int) -> Iterator[str]:

@@ -162,7 +162,7 @@ class Journeys:
 
     def open(self, limit: int = 20) -> list[Message]:
         """Return the messages that are open, the oldest first."""
-        return nsmallest(limit, self._open(), key=lambda each: each.emit_ms)
+        return nsmallest(limit, self._open(), key=lambda message: message.emit_ms)
 
     def find(self, name: str) -> Journey:
         """Return the journey of the message with this root, or of the open one with this message
@@ -173,13 +173,13 @@ class Journeys:
         """
         if _ROOT.fullmatch(name):
             return self._journey(split(int(name, 16) & (1 << 63) - 1))
-        found = [each for each in self._open() if each.message_id == name]
-        if not found:
+        matching = [message for message in self._open() if message.message_id == name]
+        if not matching:
             raise NotAliveError(
                 f"no open message of {self._id} has the id {shown(name):.80}: `sparkstorm journey NAME` lists those that are open; "
                 "one that is over is found by its root, which its dead letters and traces have"
             )
-        return self._journey(int(min(found, key=lambda each: each.emit_ms).root, 16))
+        return self._journey(int(min(matching, key=lambda message: message.emit_ms).root, 16))
 
     def _open(self) -> Iterator[Message]:
         for task, info in self._tasks.items():
@@ -211,17 +211,20 @@ class Journeys:
         for task, info in self._tasks.items():
             if info.kind == "spout":
                 opened, outcomes = self._of_spout(task, info)
-                message = next((each for each in opened if each.root == root_text(root)), message)
+                message = next(
+                    (candidate for candidate in opened if candidate.root == root_text(root)),
+                    message,
+                )
                 for outcome in outcomes:
                     if split(outcome.root) == root:
                         verdict = "acked" if outcome.acked else "failed"
                         failure = "" if outcome.failure is None else outcome.failure.text
             elif not info.component_id.startswith("__"):
-                found = self._reader.inputs(task, MOST_ENTRIES)
+                inputs = self._reader.inputs(task, MOST_ENTRIES)
                 is_whole &= all(
-                    len(part.entries) < MOST_ENTRIES for part in (found, *found.foreign)
+                    len(part.entries) < MOST_ENTRIES for part in (inputs, *inputs.foreign)
                 )
-                stays += self._stays(root, task, info.component_id, found)
+                stays += self._stays(root, task, info.component_id, inputs)
         parked, is_all = self._parked(root)
         now_ms = self._now_ms()
         return Journey(
@@ -236,8 +239,8 @@ class Journeys:
             is_whole and is_all,
         )
 
-    def _stays(self, root: int, task: int, component: str, found: TaskInputs) -> Iterator[Stay]:
-        for key, data in found.held.items():
+    def _stays(self, root: int, task: int, component: str, inputs: TaskInputs) -> Iterator[Stay]:
+        for key, data in inputs.held.items():
             held = unpack_held(self._codec, key, data)
             if _has(held.roots, root):
                 source = self._source(held.sender, held.channel)
@@ -256,14 +259,14 @@ class Journeys:
                     text,
                     values,
                 )
-        yield from self._waiting(root, task, component, found)
+        yield from self._waiting(root, task, component, inputs)
 
-    def _waiting(self, root: int, task: int, component: str, found: TaskInputs) -> Iterator[Stay]:
-        for part in found.foreign:
+    def _waiting(self, root: int, task: int, component: str, inputs: TaskInputs) -> Iterator[Stay]:
+        for part in inputs.foreign:
             yield from self._waiting(root, task, component, part)
-        passed = entry_order(found.cursor.entry)
-        for at, (id, data) in enumerate(
-            each for each in found.entries if entry_order(each[0]) > passed
+        passed = entry_order(inputs.cursor.entry)
+        for index, (id, data) in enumerate(
+            entry for entry in inputs.entries if entry_order(entry[0]) > passed
         ):
             try:
                 frame = decode(self._codec, data) if kind_of(data) == ROWS else None
@@ -271,7 +274,7 @@ class Journeys:
                 continue
             if not isinstance(frame, RowFrame) or frame.stream.startswith("__"):
                 continue
-            places = _places(frame, root, found.cursor.row if at == 0 else 0)
+            places = _places(frame, root, inputs.cursor.row if index == 0 else 0)
             if not places:
                 continue
             sender = frame.senders[places[0] if len(frame.senders) > 1 else 0]
@@ -293,22 +296,22 @@ class Journeys:
 
     def _source(self, task: int, stream: str) -> Source:
         component = self._outline.component_by_task.get(task, "?")
-        known = self._outline.components.get(component)
+        component_outline = self._outline.components.get(component)
         fields = REPLAYED_FIELDS.get(stream) or (
-            known.streams.get(stream_of(stream), ()) if known else ()
+            component_outline.streams.get(stream_of(stream), ()) if component_outline else ()
         )
         return Source(component, task, stream, tuple(fields))
 
     def _parked(self, root: int) -> tuple[tuple[Parked, ...], bool]:
         looked = 0
-        found = list[Parked]()
+        parked = list[Parked]()
         for id, letter, _ in islice(self._letters(), MOST_LETTERS):
             looked += 1
             if letter is not None and root in letter.roots:
-                found.append(
+                parked.append(
                     Parked(id, letter.component, letter.task, letter.time_ms, shown(letter.reason))
                 )
-        return tuple(found), looked < MOST_LETTERS
+        return tuple(parked), looked < MOST_LETTERS
 
 
 def root_text(root: int) -> str:
@@ -321,20 +324,24 @@ def _text(message_id: Any) -> str:
 
 
 def _has(roots: Roots, root: int) -> bool:
-    return any(each and split(each) == root for each in each_root(roots))
+    return any(other and split(other) == root for other in each_root(roots))
 
 
 def _places(frame: Any, root: int, passed: int) -> list[int]:
     """Return the places of a message's rows in a frame, of those behind `passed`."""
     if frame.batch is None:
-        return [at for at, roots in enumerate(frame.roots) if at >= passed and _has(roots, root)]
-    found = list[int]()
-    at = 0
+        return [
+            index
+            for index, roots in enumerate(frame.roots)
+            if index >= passed and _has(roots, root)
+        ]
+    rows = list[int]()
+    row = 0
     for roots, length in zip(frame.roots, frame.lengths, strict=True):
         if _has(roots, root):
-            found += range(max(at, passed), at + length)
-        at += length
-    return found
+            rows += range(max(row, passed), row + length)
+        row += length
+    return rows
 
 
 def _shown_values(fields: tuple[str, ...], values: Any) -> dict[str, str]:

@@ -53,27 +53,27 @@ def look(store: TapStore, slot: str, seconds: float, patience_s: float = _PATIEN
     """Sample the stacks of the worker in a slot for so many seconds; StoreUnavailableError when it
     does not answer.
     """
-    found: list[Sample] = []
+    taken: list[Sample] = []
     for sample in samples(store, stacks_name(slot), seconds + _LOOK_S + patience_s):
         if sample is not None:
-            found.append(sample)
+            taken.append(sample)
         # Each has the counts of about a second, and the first of the time since the worker has
         # looked.
-        if len(found) >= seconds:
+        if len(taken) >= seconds:
             break
-    if not found:
+    if not taken:
         raise StoreUnavailableError(
             f"worker {slot} has not answered for {seconds + _LOOK_S + patience_s:.0f} s: its loop is inside one call, or it is "
             "gone; `sparkstorm logs` has its stacks when its slot has killed it as hung"
         )
-    return merged(slot, seconds, found)
+    return merged(slot, seconds, taken)
 
 
-def merged(slot: str, seconds: float, found: Iterable[Sample]) -> Stacks:
+def merged(slot: str, seconds: float, sample_list: Iterable[Sample]) -> Stacks:
     """Add up what a worker has published; values that no worker writes are passed over."""
     count = 0
     sums = dict[tuple[str, tuple[str, ...]], list[int]]()
-    for sample in found:
+    for sample in sample_list:
         number = sample.values.get("count")
         stacks = sample.values.get("stacks")
         if type(number) is not int or not isinstance(stacks, list):
@@ -89,7 +89,7 @@ def merged(slot: str, seconds: float, found: Iterable[Sample]) -> Stacks:
         slot,
         seconds,
         count,
-        tuple(sorted(made, key=lambda each: (-each.samples, each.thread, each.calls))),
+        tuple(sorted(made, key=lambda stack: (-stack.samples, stack.thread, stack.calls))),
     )
 
 
@@ -100,7 +100,7 @@ def _stack(row: object) -> Stack | None:
     if (
         type(thread) is not str
         or not isinstance(calls, list | tuple)
-        or any(type(each) is not str for each in calls)
+        or any(type(call) is not str for call in calls)
     ):
         return None
     if type(number) is not int or type(cpu_us) is not int or number < 0 or cpu_us < 0:

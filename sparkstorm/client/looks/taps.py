@@ -47,26 +47,26 @@ def samples(store: TapStore, name: str, seconds: float | None = None) -> Generat
         if time.monotonic() - opened > _OPEN_EVERY_S:
             opened = time.monotonic()
             store.open_tap(name)
-        found = store.samples(name, last)
-        for id, data in found:
+        entries = store.samples(name, last)
+        for id, data in entries:
             last = id
             if (sample := _read(data)) is not None:
                 yield sample
         yield None
         if is_last:
             return
-        if not found:
+        if not entries:
             time.sleep(_LOOK_EVERY_S)
 
 
 def _read(data: bytes) -> Sample | None:
     """Return a sample; None for bytes that no worker wrote."""
     try:
-        found = from_json(data.decode())
-        task = found["task"]
-        time_ms = found["time_ms"]
-        problem = found.get("problem", "")
-        values = found.get("values", {})
+        record = from_json(data.decode())
+        task = record["task"]
+        time_ms = record["time_ms"]
+        problem = record.get("problem", "")
+        values = record.get("values", {})
     except (UnicodeDecodeError, CodecError, KeyError, TypeError, AttributeError):
         return None
     fits = (

@@ -50,22 +50,22 @@ class Trace:
     @property
     def began_us(self) -> int:
         """Return the first moment that is known."""
-        return min(each.began_us for each in self.events)
+        return min(event.began_us for event in self.events)
 
     @property
     def took_us(self) -> int:
         """Return the time from the first to the last moment that is known."""
-        return max(each.committed_us for each in self.events) - self.began_us
+        return max(event.committed_us for event in self.events) - self.began_us
 
     @property
     def is_whole(self) -> bool:
         """Return whether its emit was seen: else it began before the look."""
-        return any(each.what == "emitted" for each in self.events)
+        return any(event.what == "emitted" for event in self.events)
 
     @property
     def has_failed(self) -> bool:
         """Return whether a call failed, or the message was given up."""
-        return any(each.what in ("failed", "given up") for each in self.events)
+        return any(event.what in ("failed", "given up") for event in self.events)
 
 
 def bits_for(emitted_per_s: float | None) -> int:
@@ -84,12 +84,12 @@ def look(store: TapStore, seconds: float, bits: int, workers: Iterable[str] = ()
     the call: a worker asks for taps once a second, and later where its processor is busy. Where half
     of them show no message, as when the rate has fallen since it was read, all messages are traced.
     """
-    found: dict[str, list[TraceEvent]] = {}
+    events_by_root: dict[str, list[TraceEvent]] = {}
     half_s = max(seconds, _LEAST_S) / 2
-    _gather(store, bits, half_s, half_s, {*workers}, found)
-    if not found and bits != TRACE_BITS[0]:
-        _gather(store, TRACE_BITS[0], half_s, 0.0, {*workers}, found)
-    return traces_of(found)
+    _gather(store, bits, half_s, half_s, {*workers}, events_by_root)
+    if not events_by_root and bits != TRACE_BITS[0]:
+        _gather(store, TRACE_BITS[0], half_s, 0.0, {*workers}, events_by_root)
+    return traces_of(events_by_root)
 
 
 def _gather(
@@ -98,7 +98,7 @@ def _gather(
     first_s: float,
     more_s: float,
     waiting: set[str],
-    found: dict[str, list[TraceEvent]],
+    events_by_root: dict[str, list[TraceEvent]],
 ) -> None:
     """Add the events of a tap: of the first seconds, and of more where these had any."""
     began = time.monotonic()
@@ -109,12 +109,12 @@ def _gather(
             if sample.values.get("what") == LOOKS:
                 waiting.discard(str(sample.values.get("worker")))
             else:
-                _add(found, sample)
+                _add(events_by_root, sample)
             continue
         now = time.monotonic()
         if answered is None and (not waiting or now - began >= _PATIENCE_S):
             answered = now
-        lasts_s = first_s + more_s if found or bits == TRACE_BITS[0] else first_s
+        lasts_s = first_s + more_s if events_by_root or bits == TRACE_BITS[0] else first_s
         if answered is not None and now - answered >= lasts_s:
             return
 
@@ -124,33 +124,35 @@ def traces_of(events: Mapping[str, Iterable[TraceEvent]]) -> list[Trace]:
     slowest.
     """
     made = [
-        Trace(root, tuple(sorted(several, key=lambda each: each.ended_us)))
+        Trace(root, tuple(sorted(several, key=lambda event: event.ended_us)))
         for root, several in events.items()
     ]
     return sorted(
-        (each for each in made if each.is_whole),
-        key=lambda each: (not each.has_failed, -each.took_us, each.root),
+        (trace for trace in made if trace.is_whole),
+        key=lambda trace: (not trace.has_failed, -trace.took_us, trace.root),
     )
 
 
-def _add(found: dict[str, list[TraceEvent]], sample: Sample) -> None:
+def _add(events_by_root: dict[str, list[TraceEvent]], sample: Sample) -> None:
     """Add an event; values that no worker writes are passed over."""
     root = sample.values.get("root")
     event = _event(sample.task, sample.values)
     if event is None or type(root) is not str or not _ROOT.fullmatch(root):
         return
-    if root in found or len(found) < _MOST_TRACES:
-        found.setdefault(root, []).append(event)
+    if root in events_by_root or len(events_by_root) < _MOST_TRACES:
+        events_by_root.setdefault(root, []).append(event)
 
 
 def _event(task: int, values: Mapping[str, Any]) -> TraceEvent | None:
     texts = [values.get(name) for name in ("what", "component", "worker", "source", "text")]
     times = [values.get(name) for name in ("began_us", "ended_us", "committed_us")]
-    if any(type(each) is not str for each in texts) or any(type(each) is not int for each in times):
+    if any(type(text) is not str for text in texts) or any(
+        type(moment) is not int for moment in times
+    ):
         return None
     what, component, worker, source, text = map(str, texts)
-    began_us, ended_us, committed_us = (int(each or 0) for each in times)
-    if not all(0 <= each <= _LAST_US for each in (began_us, ended_us, committed_us)):
+    began_us, ended_us, committed_us = (int(moment or 0) for moment in times)
+    if not all(0 <= moment <= _LAST_US for moment in (began_us, ended_us, committed_us)):
         return None
     return TraceEvent(what, component, task, worker, source, began_us, ended_us, committed_us, text)
 
@@ -160,14 +162,14 @@ def spans(trace: Trace) -> list[dict[str, Any]]:
     zero = trace.began_us
     return [
         {
-            "what": each.what,
-            "where": f"{each.component}#{each.task}",
-            "worker": each.worker,
-            "source": each.source,
-            "began_ms": (each.began_us - zero) / 1000,
-            "took_ms": (each.ended_us - each.began_us) / 1000,
-            "committed_ms": (each.committed_us - zero) / 1000,
-            "text": each.text,
+            "what": event.what,
+            "where": f"{event.component}#{event.task}",
+            "worker": event.worker,
+            "source": event.source,
+            "began_ms": (event.began_us - zero) / 1000,
+            "took_ms": (event.ended_us - event.began_us) / 1000,
+            "committed_ms": (event.committed_us - zero) / 1000,
+            "text": event.text,
         }
-        for each in trace.events
+        for event in trace.events
     ]
