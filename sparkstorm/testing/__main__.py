@@ -54,8 +54,8 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(
                 f"{name} is of type {type(made).__name__}; name a function that returns a Topology or a Subject"
             )
-        found = made()
-        subject = found if isinstance(found, Subject) else made
+        result = made()
+        subject = result if isinstance(result, Subject) else made
         share = seeds if options.seed is not None else seeds[number :: len(options.topologies)]
         try:
             report = simulate(subject, share, only=only, processes=options.processes, name=name)

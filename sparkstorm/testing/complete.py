@@ -120,12 +120,14 @@ def _captured(
     topology: Topology, feeders: Mapping[str, FeederSpout], capture: CaptureBolt
 ) -> Topology:
     inputs = tuple(
-        Subscription(each.id, name, Grouping("global"))
-        for each in topology
-        for name, stream in each.streams.items()
+        Subscription(component.id, name, Grouping("global"))
+        for component in topology
+        for name, stream in component.streams.items()
         if not stream.direct
     )
-    components = {each.id: _fed_component(each, feeders.get(each.id)) for each in topology}
+    components = {
+        component.id: _fed_component(component, feeders.get(component.id)) for component in topology
+    }
     return Topology({**components, _CAPTURE: Component(_CAPTURE, "bolt", capture, inputs=inputs)})
 
 

@@ -187,10 +187,10 @@ class CaptureBolt(BasicBolt):
 
     def values_by_task(self) -> dict[int, list[tuple[Any, ...]]]:
         """Return the values by the task that sent them."""
-        found: dict[int, list[tuple[Any, ...]]] = {}
+        values_by_task: dict[int, list[tuple[Any, ...]]] = {}
         for tup in self._captured.value:
-            found.setdefault(tup.task, []).append(tup.values)
-        return found
+            values_by_task.setdefault(tup.task, []).append(tup.values)
+        return values_by_task
 
     def clear(self) -> None:
         """Drop what was captured."""

@@ -138,16 +138,18 @@ def find_nondeterminism(
     with _listening(asked, changed):
         runs = [_run(topology, sources or {}, conf, via, event_time, number) for number in range(2)]
     differing = {component.id: _difference(topology, component.id, *runs) for component in topology}
-    found = []
+    findings = []
     for component in topology:
         is_behind = any(
-            differing[each.component] for each in component.inputs if each.component != component.id
+            differing[source.component]
+            for source in component.inputs
+            if source.component != component.id
         )
         example = "" if is_behind else differing[component.id]
         names = tuple(sorted(asked.get(component.id, ())))
         if example or names or component.id in changed:
-            found.append(Finding(component.id, names, example, changed.get(component.id, "")))
-    return found
+            findings.append(Finding(component.id, names, example, changed.get(component.id, "")))
+    return findings
 
 
 def check_deterministic(
@@ -179,7 +181,7 @@ def _run(
     rows: dict[str, Rows] = {}
     for spout, given in sources.items():
         rows |= (
-            {f"{spout}:{stream}": each for stream, each in given.items()}
+            {f"{spout}:{stream}": rows_of_stream for stream, rows_of_stream in given.items()}
             if isinstance(given, Mapping)
             else {spout: given}
         )
@@ -259,8 +261,8 @@ def _listening(asked: dict[str, set[str]], changed: dict[str, str]) -> Iterator[
 def _tuple_in(frame: FrameType) -> Tuple | None:
     """Return the tuple among a call's arguments."""
     code = frame.f_code
-    found = (frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount])
-    return next((each for each in found if isinstance(each, Tuple)), None)
+    arguments = (frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount])
+    return next((argument for argument in arguments if isinstance(argument, Tuple)), None)
 
 
 def _asked_for(frame: FrameType, event: str, argument: Any) -> str:
@@ -285,7 +287,7 @@ def _asked_for(frame: FrameType, event: str, argument: Any) -> str:
 
 def _component_at(frame: FrameType | None) -> str | None:
     """Return the component whose code runs in this frame; None for code of SparkStorm."""
-    callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
+    callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     first = frame
     while frame is not None:
         if frame.f_code in callbacks:

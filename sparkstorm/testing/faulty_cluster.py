@@ -220,9 +220,9 @@ class FaultyCluster(LocalCluster):
         for duty in self.nimbus_duties:
             self.simulation.discard(duty)
         self.nimbus_duties = []
-        left = self.nimbus_store
+        nimbus_store = self.nimbus_store
         self.nimbus_store = None
-        self._leave_session(left)
+        self._leave_session(nimbus_store)
         self.after(restart_ms, self.start_nimbus)
 
     def _leave_session(self, session: StateStore | None) -> None:
@@ -457,7 +457,7 @@ class FaultyCluster(LocalCluster):
         """Cut the workers of a cell off from the store of another, in this direction only."""
         names = [plane.name for plane in self.data_plane.planes()]
         own = names[fault.pick % len(names)]
-        others = [each for each in names if each != own]
+        others = [name for name in names if name != own]
         store = others[(fault.pick >> 4) % len(others)]
         self._cuts[own, store] = range(self.now_ms, self.now_ms + fault.size)
         self.after(fault.size, self.wake_workers)
@@ -480,7 +480,7 @@ class FaultyCluster(LocalCluster):
 
         def promote() -> None:
             for data in behind:
-                if any(each is data for each in self.data_plane.all()):
+                if any(other is data for other in self.data_plane.all()):
                     data.restore(data.store.durable.checkpoint())
             self.wake_workers()
 
@@ -526,7 +526,7 @@ class FaultyCluster(LocalCluster):
 
         def go_back() -> None:
             for data, checkpoint in checkpoints:
-                if any(each is data for each in self.data_plane.all()):
+                if any(other is data for other in self.data_plane.all()):
                     data.restore(checkpoint)
             self.wake_workers()
 

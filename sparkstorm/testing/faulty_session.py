@@ -67,8 +67,8 @@ class FaultySession:
 
     def put(self, path: str, data: bytes, version: int | None = None) -> int:
         """Write a node."""
-        found: int = self._write(lambda: self.inner.put(path, data, version))
-        return found
+        new_version: int = self._write(lambda: self.inner.put(path, data, version))
+        return new_version
 
     def delete(self, path: str) -> None:
         """Remove a node."""
@@ -80,13 +80,13 @@ class FaultySession:
 
     def try_ephemeral(self, path: str, data: bytes) -> bool:
         """Make an ephemeral node if there is none."""
-        found: bool = self._write(lambda: self.inner.try_ephemeral(path, data))
-        return found
+        is_made: bool = self._write(lambda: self.inner.try_ephemeral(path, data))
+        return is_made
 
     def create_sequential(self, prefix: str, data: bytes) -> str:
         """Make a node with a growing number."""
-        found: str = self._write(lambda: self.inner.create_sequential(prefix, data))
-        return found
+        created: str = self._write(lambda: self.inner.create_sequential(prefix, data))
+        return created
 
     def close(self) -> None:
         """End the session."""
@@ -104,9 +104,9 @@ class FaultySession:
             raise SimulatedDeath(fate)
         if fate.endswith("WRITE_REFUSED"):
             raise StoreUnavailableError(f"{self.who}: the write did not reach the store")
-        found = do()
+        result = do()
         if fate.endswith("DIES_AFTER_WRITE"):
             raise SimulatedDeath(fate)
         if fate.endswith("ANSWER_LOST"):
             raise StoreUnavailableError(f"{self.who}: the answer to a write was lost")
-        return found
+        return result

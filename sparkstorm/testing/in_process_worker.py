@@ -176,8 +176,8 @@ class InProcessWorker:
         plane = self._around.data_plane
         self.data = plane.at(spec.redis.name).of(spec.topology_id)
         self._others = {
-            cell: (at.name, plane.at(at.name).of(spec.topology_id))
-            for cell, at in enumerate(spec.cells)
+            cell: (address.name, plane.at(address.name).of(spec.topology_id))
+            for cell, address in enumerate(spec.cells)
             if cell != spec.cell
         }
         self._tasks = tuple(spec.tasks())
@@ -471,12 +471,12 @@ class InProcessWorker:
             if self.run is not None and self.run.worker is not None
             else ()
         )
-        return sum(each.emitted for each in counts), self.data.arrivals.sent
+        return sum(count.emitted for count in counts), self.data.arrivals.sent
 
     def _newest(self) -> int:
         now_ms = self.clock.now_ms()
         arrivals = [self.data.arrivals, *(data.arrivals for _, data in self._others.values())]
-        return sum(each.newest(task, now_ms) for each in arrivals for task in self._tasks)
+        return sum(arrival.newest(task, now_ms) for arrival in arrivals for task in self._tasks)
 
     def _has_busy_thread(self) -> bool:
         """Return whether a thread has rows and has posted no outcome: outcomes wait while the store

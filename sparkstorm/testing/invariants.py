@@ -37,8 +37,8 @@ class WaitingRows:
         roots.
         """
         for task, keys in store.task_keys.items() if acked else ():
-            for at, (number, frame) in enumerate(keys.stream):
-                done = keys.cursor.row if at == 0 else 0
+            for index, (number, frame) in enumerate(keys.stream):
+                done = keys.cursor.row if index == 0 else 0
                 waiting = acked.intersection(
                     split(root)
                     for roots in self._roots(codec, frame)[done:]
@@ -61,27 +61,29 @@ class WaitingRows:
         """Return the rows that wait behind the cursors, by edge; those of replayed dead letters
         belong to none.
         """
-        found = Counter[Edge]()
+        count_by_edge = Counter[Edge]()
         for task, keys in store.task_keys.items():
-            for at, (_, frame) in enumerate(keys.stream):
-                known = self._edge_by_frame.get(frame)
-                if known is None:
-                    known = self._edge_by_frame[frame] = _edge(codec, frame)
-                sender, stream, rows = known
+            for index, (_, frame) in enumerate(keys.stream):
+                edge_and_rows = self._edge_by_frame.get(frame)
+                if edge_and_rows is None:
+                    edge_and_rows = self._edge_by_frame[frame] = _edge(codec, frame)
+                sender, stream, rows = edge_and_rows
                 if rows:
-                    done = keys.cursor.row if at == 0 else 0
-                    found[component_by_task[sender], stream, component_by_task[task]] += rows - done
-        return found
+                    done = keys.cursor.row if index == 0 else 0
+                    count_by_edge[component_by_task[sender], stream, component_by_task[task]] += (
+                        rows - done
+                    )
+        return count_by_edge
 
     def _roots(self, codec: Codec, frame: bytes) -> list[Roots]:
         """Return the roots of a frame's rows; none for messages to ackers and spouts."""
-        found = self._roots_by_frame.get(frame)
-        if found is None:
+        roots_by_row = self._roots_by_frame.get(frame)
+        if roots_by_row is None:
             decoded = decode(codec, frame) if kind_of(frame) == ROWS else None
-            found = self._roots_by_frame[frame] = (
+            roots_by_row = self._roots_by_frame[frame] = (
                 _by_row(decoded) if isinstance(decoded, RowFrame) else []
             )
-        return found
+        return roots_by_row
 
 
 def acked_roots(spout: SpoutTask) -> set[int]:
@@ -141,15 +143,15 @@ class Invariants:
             cells.setdefault(data.id, []).append(data)
         for topology_id, parts in cells.items():
             seen = [
-                (each.arrivals.commits, each.store.generation, each.store.restores)
-                for each in parts
+                (part.arrivals.commits, part.store.generation, part.store.restores)
+                for part in parts
             ]
             if seen != self._seen.get(topology_id) and (
-                found := self._in_order(topology_id, parts)
+                in_order := self._in_order(topology_id, parts)
             ):
                 self._seen[topology_id] = seen
                 self.checks += 1
-                self._check(found)
+                self._check(in_order)
 
     def _in_order(self, topology_id: str, parts: list[TopologyData]) -> list[TopologyData]:
         """Return a topology's data by cell; none while the order is not known: ZooKeeper was away
@@ -162,7 +164,7 @@ class Invariants:
             if base is not None:
                 self._order[topology_id] = base.stores
         plane = self._cluster.data_plane
-        return [plane.at(each).of(topology_id) for each in self._order.get(topology_id, ())]
+        return [plane.at(store).of(topology_id) for store in self._order.get(topology_id, ())]
 
     def forget(self) -> None:
         """Check everything the next time."""
@@ -173,12 +175,12 @@ class Invariants:
         live = [
             process
             for process in processes
-            if any(process.data is each for each in parts) and self._is_settled(process)
+            if any(process.data is part for part in parts) and self._is_settled(process)
         ]
         acked = self._check_roots(live)
         components = self._components(parts[0].id) if len(parts) > 1 else {}
         cells = cell_by_task(components, len(parts))
-        waiting = unconsumed([each.store for each in parts], cells)
+        waiting = unconsumed([part.store for part in parts], cells)
         for store in waiting:
             self._rows.require_done(store, parts[0].codec, acked)
         self._check_edges(parts, waiting)
@@ -220,17 +222,17 @@ class Invariants:
 
     def _progress(self, data: TopologyData) -> list[Progress]:
         """Return the owners' records, each decoded once."""
-        found = []
+        records = []
         for owner, encoded in data.store.progress_by_owner.items():
-            known = self._decoded.get((owner, id(data.store)))
-            if known is None or known[0] is not encoded:
-                known = (encoded, Progress.decode(encoded))
-                self._decoded[owner, id(data.store)] = known
-            found.append(known[1])
-        return found
+            decoded = self._decoded.get((owner, id(data.store)))
+            if decoded is None or decoded[0] is not encoded:
+                decoded = (encoded, Progress.decode(encoded))
+                self._decoded[owner, id(data.store)] = decoded
+            records.append(decoded[1])
+        return records
 
     def _check_edges(self, parts: list[TopologyData], stores: list[LocalStore]) -> None:
-        merged = merge(record for each in parts for record in self._progress(each))
+        merged = merge(record for part in parts for record in self._progress(part))
         components = self._components(parts[0].id)
         if merged.quarantined or not components:
             return

@@ -243,7 +243,7 @@ class LocalCluster:
 
     def _failure(self, topology_id: str) -> Exception | None:
         """Return what ends every start of one of its workers."""
-        return next((each.failure for each in self._data(topology_id) if each.failure), None)
+        return next((data.failure for data in self._data(topology_id) if data.failure), None)
 
     def _sow(
         self,
@@ -254,7 +254,7 @@ class LocalCluster:
     ) -> None:
         conf = {**self.conf, **own_conf}
         stores = [plane.of(topology_id).store for plane in self.data_plane.named_by(conf)]
-        seeding = CellsSeeding([LocalSeeding(each) for each in stores], component_by_task)
+        seeding = CellsSeeding([LocalSeeding(store) for store in stores], component_by_task)
         sow(seeds, seeding, conf, component_by_task)
 
     def kill(self, name: str | None = None, wait_secs: float | None = None) -> None:
@@ -482,20 +482,24 @@ class LocalCluster:
     def topology(self, name: str | None = None) -> LocalTopology:
         """A running topology; the name may be left out when there is one."""
         ids = self.storm_state.topology_ids()
-        found = [each for each in ids if name is None or each.rsplit("-", 2)[0] == name]
-        if len(found) == 1:
-            return self._view(found[0])
-        known = ", ".join(each.rsplit("-", 2)[0] for each in ids) or "none"
-        raise NotAliveError(f"topology {name or '(no name given)'} is not alive; {known} is")
+        matching = [
+            topology_id
+            for topology_id in ids
+            if name is None or topology_id.rsplit("-", 2)[0] == name
+        ]
+        if len(matching) == 1:
+            return self._view(matching[0])
+        names = ", ".join(topology_id.rsplit("-", 2)[0] for topology_id in ids) or "none"
+        raise NotAliveError(f"topology {name or '(no name given)'} is not alive; {names} is")
 
     def _view(self, topology_id: str) -> LocalTopology:
-        found = self._views.get(topology_id)
-        if found is None:
+        view = self._views.get(topology_id)
+        if view is None:
             name = topology_id.rsplit("-", 2)[0]
-            found = self._views[topology_id] = LocalTopology(
+            view = self._views[topology_id] = LocalTopology(
                 topology_id, name, self.storm_state, self._data, self.slots
             )
-        return found
+        return view
 
     def _topologies(self) -> list[LocalTopology]:
         return [self._view(topology_id) for topology_id in self.storm_state.topology_ids()]

@@ -54,20 +54,20 @@ def unconsumed(stores: Sequence[LocalStore], cells: Mapping[int, int]) -> list[L
     """
     if len(stores) == 1:
         return list(stores)
-    found = []
+    views = []
     for cell, store in enumerate(stores):
         view = LocalStore()
         for task, keys in store.task_keys.items():
-            at = cells.get(task, cell)
-            if at == cell:
+            home = cells.get(task, cell)
+            if home == cell:
                 view.task_keys[task] = keys
                 continue
-            cursor = stores[at].task(task).foreign.get(cell, START)
+            cursor = stores[home].task(task).foreign.get(cell, START)
             done = entry_order(cursor.entry)[0]
-            stream = [each for each in keys.stream if each[0] > done]
+            stream = [pair for pair in keys.stream if pair[0] > done]
             view.task_keys[task] = TaskKeys(stream=stream, cursor=cursor)
-        found.append(view)
-    return found
+        views.append(view)
+    return views
 
 
 class LocalTopology:
@@ -189,14 +189,14 @@ class LocalTopology:
         tasks = tasks_by_component(self.component_by_task)
         if component not in tasks:
             raise KeyError(f"there is no component '{component}', only {', '.join(tasks)}")
-        found = next(
+        worker_slot = next(
             (slot for slot in self.workers if tasks[component][0] in self.tasks_at(slot)), None
         )
-        if found is None:
+        if worker_slot is None:
             raise NotAliveError(
                 f"topology {self.name}: task {tasks[component][0]} of '{component}' has no slot now"
             )
-        return found
+        return worker_slot
 
     def states(self, component: str) -> dict[int, dict[Any, Any]]:
         """Return the key-value state of each of a component's tasks; KeyError when there is no such
@@ -256,9 +256,11 @@ class LocalTopology:
 
     def waiting(self) -> list[str]:
         """Return what is not done yet, a phrase each."""
-        found = [] if self.is_placed() else ["the control plane: a slot has not what it is to have"]
-        found += [phrase for slot in self.workers for phrase in _waiting_in(slot)]
-        return found + [
+        phrases = (
+            [] if self.is_placed() else ["the control plane: a slot has not what it is to have"]
+        )
+        phrases += [phrase for slot in self.workers for phrase in _waiting_in(slot)]
+        return phrases + [
             f"{len(keys.stream)} frames in the stream of task {task}"
             for store in unconsumed(self.stores, self.cells)
             for task, keys in store.task_keys.items()
@@ -283,11 +285,13 @@ def _waiting_in(slot: SimSlot) -> list[str]:
         cause = slot.host.failure if slot.host is not None else None
         return [f"worker {slot.slot} is down" + (f": {cause}" if cause else "")]
     task_set = worker.task_set
-    found = [] if worker.is_settled else [f"a commit of {slot.slot}"]
-    found += [
+    phrases = [] if worker.is_settled else [f"a commit of {slot.slot}"]
+    phrases += [
         f"{counted(len(s.pending), 'tree')} of {s.component}#{t}"
         for t, s in task_set.spouts.items()
         if not s.pending.idle
     ]
-    found += [_inputs_of(bolt) for bolt in task_set.bolts.values() if bolt.is_waiting]
-    return found + [f"frames for task {t}" for t, inbox in task_set.inboxes.items() if inbox.chunks]
+    phrases += [_inputs_of(bolt) for bolt in task_set.bolts.values() if bolt.is_waiting]
+    return phrases + [
+        f"frames for task {t}" for t, inbox in task_set.inboxes.items() if inbox.chunks
+    ]

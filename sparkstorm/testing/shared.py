@@ -42,9 +42,9 @@ class Shared(ByReference, Generic[ValueT]):
 
 
 def _find(process: int, number: int) -> ByReference:
-    found = ByReference._by_number.get(number) if process == os.getpid() else None
-    if found is None:
+    value = ByReference._by_number.get(number) if process == os.getpid() else None
+    if value is None:
         raise WorkerFailedError(
             "a test component's memory lives in the test's process alone, for as long as the test holds it"
         )
-    return found
+    return value

@@ -41,8 +41,8 @@ class TopologyData:
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Put the data back to a checkpoint; what faults have made of the server's room stays."""
-        kept = {"is_disk_full": self.store.is_disk_full, "max_bytes": self.store.max_bytes}
-        self.store.restore({**checkpoint, **kept})
+        settings = {"is_disk_full": self.store.is_disk_full, "max_bytes": self.store.max_bytes}
+        self.store.restore({**checkpoint, **settings})
 
 
 class DataPlane:
@@ -56,7 +56,7 @@ class DataPlane:
         self.name = name
         self.away_ms = range(0)  # times at which the store does not answer
         self.is_synced = False  # it syncs its file before it answers
-        self.others = {each: DataPlane(max_bytes, each) for each in others}
+        self.others = {other: DataPlane(max_bytes, other) for other in others}
         self._max_bytes = max_bytes
         self._by_id: dict[str, TopologyData] = {}
         self._opened: dict[str, Opened] = {}
@@ -68,13 +68,13 @@ class DataPlane:
 
     def of(self, topology_id: str) -> TopologyData:
         """The data of a topology, empty at first."""
-        found = self._by_id.get(topology_id)
-        if found is None:
-            found = self._by_id[topology_id] = TopologyData(
+        data = self._by_id.get(topology_id)
+        if data is None:
+            data = self._by_id[topology_id] = TopologyData(
                 topology_id, self._max_bytes, self.is_synced
             )
-            found.store.has_ended = topology_id in self._ended
-        return found
+            data.store.has_ended = topology_id in self._ended
+        return data
 
     def at(self, store: str) -> DataPlane:
         """Return the plane of a store; the home store's for any name that is not another's."""
@@ -86,7 +86,10 @@ class DataPlane:
         """
         settings = SubmissionSettings.of(conf)
         named = settings.store or ""
-        return [self.at(each) for each in (named.split(",") if settings.cells > 1 else [named])]
+        return [
+            self.at(store_name)
+            for store_name in (named.split(",") if settings.cells > 1 else [named])
+        ]
 
     def finder(self, state: StormState) -> Callable[[str], Sequence[TopologyData]]:
         """Return what finds a topology's data in the stores that its base names, one for each
@@ -95,7 +98,7 @@ class DataPlane:
 
         def find(topology_id: str) -> Sequence[TopologyData]:
             base = state.read_base(topology_id) if self.others else None
-            return [self.at(each).of(topology_id) for each in (base.stores if base else ("",))]
+            return [self.at(store).of(topology_id) for store in (base.stores if base else ("",))]
 
         return find
 
@@ -107,7 +110,7 @@ class DataPlane:
         """Refuse a store that does not sync its file before it answers where that is wanted; each
         has a replica.
         """
-        lax = [each for each in stores if durability == "disk" and not self.at(each).is_synced]
+        lax = [store for store in stores if durability == "disk" and not self.at(store).is_synced]
         if lax:
             raise InvalidConfigError(
                 f"topology.cells.durability is disk, and the store {lax[0]} has appendfsync everysec"
@@ -167,9 +170,9 @@ class DataPlane:
         successor's data were claimed by the topology before it.
         """
         return {
-            each: len(data.store.task_keys)
-            for each, data in self._by_id.items()
-            if data.store.step and each not in self._ended
+            topology_id: len(data.store.task_keys)
+            for topology_id, data in self._by_id.items()
+            if data.store.step and topology_id not in self._ended
         }
 
     def ended(self, topology_ids: Collection[str]) -> set[str]:
@@ -198,7 +201,7 @@ class DataPlane:
         new.errors[:0] = old.errors
         new.arrivals.follow(old.arrivals)
         new.has_inherited = True
-        left = under_way(map(Progress.decode, old.store.progress_by_owner.values()))
-        new.store.progress_by_owner[INHERITED] = left.encode()
+        remaining = under_way(map(Progress.decode, old.store.progress_by_owner.values()))
+        new.store.progress_by_owner[INHERITED] = remaining.encode()
         old.store.dead_letters, old.store.letters_so_far = [], 0
         old.store.end()

@@ -189,9 +189,9 @@ class SimSlot:
         self.machine = self.sync = None
         if self.process is not None:
             self.process.kill()
-        left = self.store
+        store = self.store
         self.store = None
-        return left
+        return store
 
     def close(self) -> None:
         """End the slot and its worker in an orderly way."""

@@ -90,9 +90,9 @@ class SimTransport(LocalTransport):
     def claim(
         self, owner: str, token_by_task: Mapping[int, int], expected: Expected | None = None
     ) -> Claim:
-        found = super().claim(owner, token_by_task, expected)
+        claim = super().claim(owner, token_by_task, expected)
         self.arrivals.note_claim(token_by_task)
-        return found
+        return claim
 
     def commit(self, commit: Commit) -> Pressure:
         before = {task: self._store.task(task).last_number for task, _, _ in commit.frames}
@@ -112,12 +112,12 @@ class SimTransport(LocalTransport):
         return self.clock.sim_ms() if self.clock.is_busy else 0
 
     def poll(self, after: Mapping[int, str], count: int) -> list[Entry]:
-        found = super().poll({}, count)  # asks whether the store is behind its owner
+        entries = super().poll({}, count)  # asks whether the store is behind its owner
         now_ms = self.clock.sim_ms()
         for task, entry in after.items():
             if arrived := self.arrivals.arrived(task, entry, now_ms):
-                found += super().poll({task: entry}, min(count, arrived))
-        return found
+                entries += super().poll({task: entry}, min(count, arrived))
+        return entries
 
 
 class SimForeign(LocalForeign):
@@ -139,12 +139,12 @@ class SimForeign(LocalForeign):
         self._arrivals = arrivals
 
     def poll(self, after: Mapping[int, str], count: int) -> Sequence[Entry]:
-        found = list(super().poll({}, count))  # asks whether what was read is still there
+        entries = list(super().poll({}, count))  # asks whether what was read is still there
         now_ms = self._clock.sim_ms()
         for task, entry in after.items():
             if arrived := self._arrivals.arrived(task, entry, now_ms):
-                found += super().poll({task: entry}, min(count, arrived))
-        return found
+                entries += super().poll({task: entry}, min(count, arrived))
+        return entries
 
 
 class CommitFault(Enum):

@@ -168,7 +168,9 @@ class Trial:
         return feed
 
     def _names(self) -> list[str]:
-        return [each.rsplit("-", 2)[0] for each in self.cluster.storm_state.topology_ids()]
+        return [
+            topology_id.rsplit("-", 2)[0] for topology_id in self.cluster.storm_state.topology_ids()
+        ]
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -208,9 +210,9 @@ class Trial:
 
     def _waiting(self) -> list[str]:
         """Return what is not settled, a phrase each; the cheap looks first."""
-        found = self._operate() or self._client.unfinished() or self._unsettled_control()
-        found = found or self._unfinished_spouts()
-        return found or self.cluster.waiting()
+        waiting_for = self._operate() or self._client.unfinished() or self._unsettled_control()
+        waiting_for = waiting_for or self._unfinished_spouts()
+        return waiting_for or self.cluster.waiting()
 
     def _unfinished_spouts(self) -> list[str]:
         if DeliverySettings.of(self._conf).is_tracked:
@@ -223,9 +225,9 @@ class Trial:
             slot.worker for slot in self.cluster.topology(MAIN).workers if slot.worker is not None
         ]
         spouts = [
-            (each.component, each.spout)
+            (spout.component, spout.spout)
             for worker in workers
-            for each in worker.task_set.spouts.values()
+            for spout in worker.task_set.spouts.values()
         ]
         return [
             f"rows of spout {name} are not emitted"
@@ -246,29 +248,31 @@ class Trial:
         if not has_lost or not nimbus.is_leading:
             return []
         ids = {*nimbus.duties.cleanup.forgotten, *nimbus.duties.cleanup.revived}
-        named = {each: each.rsplit("-", 2)[0] for each in ids}
+        named = {topology_id: topology_id.rsplit("-", 2)[0] for topology_id in ids}
         for name in self.cluster.storm_state.deploy_names():
             if _LOST_CODE in nimbus.problems.get(name, ""):
                 named[name] = name
         if self.cluster.now_ms >= self._over_ms + _MEND_MS:
             # nothing of its copies is left on any node, or a slot would have put it back by now
             named |= {name: name for name in self._without_code()}
-        for each, name in sorted(named.items()):
+        for topology_id, name in sorted(named.items()):
             self._anew |= name == MAIN
-            of = "" if each == name else each
+            of = "" if topology_id == name else topology_id
             kill = partial(service.new_request, RequestKind.KILL, name, topology_id=of, wait_ms=0)
-            self._client.ask(kill, f"kill {each}")
+            self._client.ask(kill, f"kill {topology_id}")
         if not named and MAIN not in self._names():
             self._anew |= self._has_lost_data()
             self._requests.submit_anew()
-        return [f"{each} is named among Nimbus's problems" for each in sorted(named)]
+        return [f"{topology_id} is named among Nimbus's problems" for topology_id in sorted(named)]
 
     def _without_code(self) -> list[str]:
         """Return the topologies of which Redis has lost code or configuration, also that of some
         workers.
         """
         state = self.cluster.storm_state
-        bases = [base for each in state.topology_ids() if (base := state.read_base(each))]
+        bases = [
+            base for topology_id in state.topology_ids() if (base := state.read_base(topology_id))
+        ]
         lost = []
         for base in bases:
             assignment = state.read_assignment(base.topology_id)
@@ -286,8 +290,12 @@ class Trial:
         then that Nimbus could name. What Nimbus itself has deleted is no such loss.
         """
         planes = self.cluster.data_plane.planes()
-        emptied = any(is_id_of(each, MAIN) for plane in planes for each in plane.emptied)
-        deleted = any(is_id_of(each, MAIN) for plane in planes for each in plane.deleted)
+        emptied = any(
+            is_id_of(topology_id, MAIN) for plane in planes for topology_id in plane.emptied
+        )
+        deleted = any(
+            is_id_of(topology_id, MAIN) for plane in planes for topology_id in plane.deleted
+        )
         return emptied and not deleted
 
     def _unsettled_control(self) -> list[str]:
@@ -296,29 +304,34 @@ class Trial:
         ids = state.topology_ids()
         if MAIN not in self._names():
             return [f"topology {MAIN} is gone"]
-        found = [f"{each} has left traces" for each in sorted(state.known_ids() - set(ids))]
-        found += [
+        complaints = [
+            f"{topology_id} has left traces" for topology_id in sorted(state.known_ids() - set(ids))
+        ]
+        complaints += [
             f"data of {data.id} are left"
             for data in cluster.data_plane.all()
             if data.id not in ids and data.store.holds_data()
         ]
-        found += [f"a hot deploy of {each} is not finished" for each in state.deploy_names()]
-        offers = {each: state.read_supervisor(each) for each in state.supervisor_ids()}
+        complaints += [f"a hot deploy of {name} is not finished" for name in state.deploy_names()]
+        offers = {
+            supervisor_id: state.read_supervisor(supervisor_id)
+            for supervisor_id in state.supervisor_ids()
+        }
         for slot in cluster.slots:
             offer = offers.get(slot.node.name)
             if offer is None or slot.slot.port not in offer.ports:
-                found.append(f"slot {slot.slot} is not offered")
-        for each in ids:
-            base = state.read_base(each)
+                complaints.append(f"slot {slot.slot} is not offered")
+        for topology_id in ids:
+            base = state.read_base(topology_id)
             if base is not None and base.status is TopologyStatus.ACTIVE:
-                upgrade = GrayUpgradeState(state).upgrade_state(each)
-                found += (
-                    [f"{each} has left traces of an upgrade"]
+                upgrade = GrayUpgradeState(state).upgrade_state(topology_id)
+                complaints += (
+                    [f"{topology_id} has left traces of an upgrade"]
                     if upgrade != UpgradeState(None)
                     else []
                 )
             if base is None or base.pending or base.status is not TopologyStatus.ACTIVE:
-                found.append(f"{each} is {base.status if base else 'gone'}")
+                complaints.append(f"{topology_id} is {base.status if base else 'gone'}")
                 # the request that was to activate it was refused
                 if base is not None and base.status is TopologyStatus.INACTIVE:
                     self._client.ask(
@@ -331,7 +344,7 @@ class Trial:
                         lambda: cluster.service.new_request(RequestKind.COMPLETE_UPGRADE, MAIN),
                         "complete at the end",
                     )
-        return found
+        return complaints
 
     def _check(self) -> None:
         """Compare with the results of runs without faults."""
@@ -353,9 +366,9 @@ class Trial:
             assert not both, (
                 f"spout {spout}: messages {both[:10]} were acked, though a bolt refuses them"
             )
-        for component, found in self._states().items():
-            wanted = reference.states.get(component, found)
-            assert found == wanted, f"state of '{component}': {_difference(found, wanted)}"
+        for component, state in self._states().items():
+            wanted = reference.states.get(component, state)
+            assert state == wanted, f"state of '{component}': {_difference(state, wanted)}"
         self._check_targets(reference)
         letters = len(topology.dead_letters())
         assert letters == reference.num_dead_letters or self._is_anew, (
@@ -371,10 +384,10 @@ class Trial:
         """Check that no row is missing in a target, and none is there twice, unless Redis has lost
         data and that was reported.
         """
-        for component, found in self.targets().items():
-            wanted = Counter(reference.targets.get(component, found))
-            lost = wanted - found
-            doubled = found - wanted
+        for component, target in self.targets().items():
+            wanted = Counter(reference.targets.get(component, target))
+            lost = wanted - target
+            doubled = target - wanted
             assert not lost, (
                 f"{lost.total()} rows are missing in the target of '{component}': {sorted(lost)[:4]}"
             )
@@ -395,7 +408,9 @@ class Trial:
     def targets(self) -> dict[str, Counter[str]]:
         """Return how often each row is in the target of each TargetSink."""
         sinks = {
-            each.id: each.instance for each in self._main if isinstance(each.instance, TargetSink)
+            component.id: component.instance
+            for component in self._main
+            if isinstance(component.instance, TargetSink)
         }
         return {name: Counter(map(repr, sink.rows)) for name, sink in sinks.items()}
 
@@ -420,22 +435,24 @@ def _drawn_conf(chance: random.Random) -> dict[str, Any]:
 def _fed(topology: Topology, feeders: Mapping[str, FeederSpout]) -> Topology:
     return Topology(
         {
-            each.id: replace(each, instance=feeders[each.id]) if each.id in feeders else each
-            for each in topology.components.values()
+            component.id: replace(component, instance=feeders[component.id])
+            if component.id in feeders
+            else component
+            for component in topology.components.values()
         }
     )
 
 
 def _state(by_task: Mapping[int, Mapping[Any, Any]]) -> dict[str, list[str]]:
     """A component's state without its tasks: values by key."""
-    found: dict[str, list[str]] = {}
+    texts_by_key: dict[str, list[str]] = {}
     for state in by_task.values():
         for key, value in state.items():
-            found.setdefault(repr(key), []).append(repr(value))
-    return {key: sorted(values) for key, values in found.items()}
+            texts_by_key.setdefault(repr(key), []).append(repr(value))
+    return {key: sorted(values) for key, values in texts_by_key.items()}
 
 
-def _difference(found: Mapping[str, list[str]], wanted: Mapping[str, list[str]]) -> str:
-    keys = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
-    shown = "; ".join(f"{key} is {found.get(key)}, not {wanted.get(key)}" for key in keys[:4])
+def _difference(actual: Mapping[str, list[str]], wanted: Mapping[str, list[str]]) -> str:
+    keys = [key for key in {**wanted, **actual} if actual.get(key) != wanted.get(key)]
+    shown = "; ".join(f"{key} is {actual.get(key)}, not {wanted.get(key)}" for key in keys[:4])
     return f"{len(keys)} keys differ: {shown}"

@@ -69,12 +69,12 @@ class Client:
     def unfinished(self) -> list[str]:
         """Requests that have not ended, a phrase each."""
         state = self._cluster.storm_state
-        found = [f"the request of {what} has not ended" for _, what in self._open.values()]
+        complaints = [f"the request of {what} has not ended" for _, what in self._open.values()]
         for number, what in self._orphans.items():
             outcome = state.read_outcome(number)
             if state.read_request(number) is not None and (outcome is None or not outcome.is_final):
-                found.append(f"the request of {what}, whose client is dead, has not ended")
-        return found
+                complaints.append(f"the request of {what}, whose client is dead, has not ended")
+        return complaints
 
     def _step(self, now_ms: int) -> int | None:
         for number, (pending, what) in list(self._open.items()):

@@ -168,31 +168,33 @@ class Trials:
         quarters, then single ones.
         """
         drawn = self.faults(seed)
-        kept = list(range(len(drawn)))
-        size = max(1, len(kept) // 2)
-        while kept:
-            for first in range(0, len(kept), size):
-                fewer = kept[:first] + kept[first + size :]
+        numbers = list(range(len(drawn)))
+        size = max(1, len(numbers) // 2)
+        while numbers:
+            for first in range(0, len(numbers), size):
+                fewer = numbers[:first] + numbers[first + size :]
                 if self.problem(seed, [drawn[number] for number in fewer]):
-                    kept = fewer
+                    numbers = fewer
                     break
             else:
                 if size == 1:
                     break
                 size = max(1, size // 2)
-            size = min(size, max(1, len(kept)))
-        return kept if self._only is None else [self._only[number] for number in kept]
+            size = min(size, max(1, len(numbers)))
+        return numbers if self._only is None else [self._only[number] for number in numbers]
 
     def explain(self, seed: int, name: str) -> str:
         """Return the finding of a failing seed, shrunk, and the line that runs it again."""
-        kept = self.shrink(seed)
+        numbers = self.shrink(seed)
         drawn = draw_faults(seed, self.reference.scale, self._kinds, self._most)
-        problem = self.problem(seed, [drawn[number] for number in kept])
-        only = ",".join(map(str, kept))
+        problem = self.problem(seed, [drawn[number] for number in numbers])
+        only = ",".join(map(str, numbers))
         again = f"simulate(topology, seeds=[{seed}], only=[{only}])"
         if name:
             again = f'python -m sparkstorm.testing {name} --seed {seed} --only "{only}"'
-        return f"seed {seed}, {len(kept)} of {len(drawn)} faults: {problem}\nrun it again: {again}"
+        return (
+            f"seed {seed}, {len(numbers)} of {len(drawn)} faults: {problem}\nrun it again: {again}"
+        )
 
 
 def _reference(subject: Subject) -> Reference:
@@ -237,8 +239,8 @@ def _first_failure(trials: Trials, seeds: Sequence[int], processes: int) -> int 
         return next((seed for seed in seeds if trials.problem(seed)), None)
     _shared["trials"] = trials
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        found = pool.imap(_fails, seeds, chunksize=max(1, min(50, len(seeds) // (4 * processes))))
-        return next((seed for seed in found if seed is not None), None)
+        results = pool.imap(_fails, seeds, chunksize=max(1, min(50, len(seeds) // (4 * processes))))
+        return next((seed for seed in results if seed is not None), None)
 
 
 @contextmanager

@@ -86,11 +86,11 @@ class _Recorded:
     def __init__(self, app: Any, record: Path) -> None:
         self._app = app
         self._lock = threading.Lock()
-        whole = record.read_bytes() if record.exists() else b""
+        data = record.read_bytes() if record.exists() else b""
         # a kill may have cut the last line, whose request was not carried out
-        whole = whole[: whole.rfind(b"\n") + 1]
-        record.write_bytes(whole)
-        for line in whole.splitlines():
+        data = data[: data.rfind(b"\n") + 1]
+        record.write_bytes(data)
+        for line in data.splitlines():
             environ, body = json.loads(line)
             list(
                 app(

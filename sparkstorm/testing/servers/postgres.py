@@ -155,18 +155,20 @@ def install_postgres() -> Path:
         raise EmbeddedServerError(
             "PostgreSQL needs the package psycopg: pip install 'sparkstorm[servers]'"
         )
-    if not (found := _programs()) and os.geteuid() == 0 and shutil.which("apt-get"):
+    if not (programs := _programs()) and os.geteuid() == 0 and shutil.which("apt-get"):
         subprocess.run(["apt-get", "update", "-qq"], check=False, capture_output=True)
         subprocess.run(
             ["apt-get", "install", "-y", "-qq", "postgresql"], check=False, capture_output=True
         )
-        found = _programs()
-    if not found:
+        programs = _programs()
+    if not programs:
         raise EmbeddedServerError("PostgreSQL is not installed: apt-get install postgresql")
-    return found[-1]
+    return programs[-1]
 
 
 def _programs() -> list[Path]:
     on_path = shutil.which("initdb")
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return [path.parent for path in found] or ([Path(on_path).resolve().parent] if on_path else [])
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return [path.parent for path in programs] or (
+        [Path(on_path).resolve().parent] if on_path else []
+    )

@@ -41,10 +41,10 @@ def descendants(pid: int) -> set[int]:
     parent_by_pid = {
         int(name): parent_of(int(name)) for name in os.listdir("/proc") if name.isdigit()
     }
-    found = {pid}
-    while more := {child for child, parent in parent_by_pid.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    pids = {pid}
+    while more := {child for child, parent in parent_by_pid.items() if parent in pids} - pids:
+        pids |= more
+    return pids - {pid}
 
 
 def command_of(pid: int) -> str:
