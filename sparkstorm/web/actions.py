@@ -32,7 +32,7 @@ def command(verb: str, body: Body) -> str:
 
 def plan(cluster: TopologyFinder, verb: str, body: Body) -> dict[str, Any]:
     """Return what an action would do now; nothing is changed."""
-    found: dict[str, Any] = {"command": command(verb, body)}
+    answer: dict[str, Any] = {"command": command(verb, body)}
     if verb == "rebalance":
         handle = cluster.topology(_text(body, "topology"))
         made = handle.plan_rebalance(_rebalance_options(body))
@@ -43,15 +43,19 @@ def plan(cluster: TopologyFinder, verb: str, body: Body) -> dict[str, Any]:
             return f"{info.component_id if info else 'task'}#{executor}"
 
         movement = made.movement
-        found["workers"] = [len(set(made.before.values())), made.given_workers, made.wanted_workers]
-        found["shortfall"] = made.shortfall
-        found["stay"] = len(movement.stayed)
-        found["move"] = [
-            [named(each), str(before or "new"), str(after)]
-            for each, before, after in movement.moved
+        answer["workers"] = [
+            len(set(made.before.values())),
+            made.given_workers,
+            made.wanted_workers,
         ]
-        found["end"] = [[named(each), str(slot)] for each, slot in movement.dropped]
-    return found
+        answer["shortfall"] = made.shortfall
+        answer["stay"] = len(movement.stayed)
+        answer["move"] = [
+            [named(executor), str(before or "new"), str(after)]
+            for executor, before, after in movement.moved
+        ]
+        answer["end"] = [[named(executor), str(slot)] for executor, slot in movement.dropped]
+    return answer
 
 
 def carry_out(cluster: TopologyFinder, verb: str, body: Body) -> str:
@@ -104,7 +108,7 @@ def _ids(body: Body) -> list[str]:
     if (
         not isinstance(ids, list)
         or not 0 < len(ids) <= _MOST_IDS
-        or not all(isinstance(each, str) for each in ids)
+        or not all(isinstance(identifier, str) for identifier in ids)
     ):
         raise InvalidConfigError(f"ids: expected a list of 1 to {_MOST_IDS} ids of dead letters")
     return ids

@@ -125,19 +125,19 @@ def _is_flat(value: Any, depth: int = 0) -> bool:
     if depth > _DEEPEST:
         return False
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return all(_is_flat(each, depth + 1) for each in inner)
+    return all(_is_flat(item, depth + 1) for item in inner)
 
 
 def path_name(request: Request, name: str) -> str:
     """Return a part of the path that names something; NotAliveError when nothing can have that
     name.
     """
-    found = str(request.path_params[name])
-    if not found or len(found) > MOST_NAME_CHARS or not found.isprintable():
+    value = str(request.path_params[name])
+    if not value or len(value) > MOST_NAME_CHARS or not value.isprintable():
         raise NotAliveError(
             f"{name} in the path: expected a name of at most {MOST_NAME_CHARS} printable characters"
         )
-    return found
+    return value
 
 
 def seconds(text: str) -> float:

@@ -36,6 +36,6 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    found = error_response(error.status_code, error.detail)
-    found.headers.update(error.headers or {})
-    return found
+    response = error_response(error.status_code, error.detail)
+    response.headers.update(error.headers or {})
+    return response

@@ -98,8 +98,8 @@ class Commands:
 
     def log_levels(self, topology_id: str) -> Mapping[str, LogLevel]:
         """Return the levels that were set."""
-        found = self._at.read(lambda client: client.state.read_log_config(topology_id))
-        return {} if found is None else found.levels
+        log_config = self._at.read(lambda client: client.state.read_log_config(topology_id))
+        return {} if log_config is None else log_config.levels
 
     def log_slots(self, topology_id: str) -> list[str]:
         """Return the slots ("node:port") whose logs are kept, also of workers that are gone."""

@@ -23,9 +23,9 @@ Made = TypeVar("Made")
 
 def cluster_record(view: ClusterReport) -> dict[str, Any]:
     """Return the cluster as plain JSON, with its last minute alone."""
-    found: dict[str, Any] = to_json(view, _WINDOWS)
-    found["windows"] = {RECENT: to_json(view.windows.get(RECENT))}
-    return found
+    record: dict[str, Any] = to_json(view, _WINDOWS)
+    record["windows"] = {RECENT: to_json(view.windows.get(RECENT))}
+    return record
 
 
 _APART = frozenset(("components", "edges", "windows", "user_metrics", "latency_buckets", "conf"))
@@ -41,14 +41,17 @@ def topology_record(view: TopologyReport, window: str, component: str = "") -> d
     record: dict[str, Any] = to_json(view, _APART)
     record["window"] = to_json(view.windows.get(window))
     record["components"] = {
-        name: _component(each, window, name == component) for name, each in view.components.items()
+        name: _component(report, window, name == component)
+        for name, report in view.components.items()
     }
     record["edges"] = {
         key: {**to_json(edge, _OF_EDGE), "sent_per_s": to_json(edge.sent_per_s.get(window))}
         for key, edge in view.edges.items()
     }
     record["user_metrics"] = [
-        to_json(each, _OF_METRIC) for each in view.user_metrics if each.component == component
+        to_json(user_metric, _OF_METRIC)
+        for user_metric in view.user_metrics
+        if user_metric.component == component
     ]
     record["graph"] = graph(view)
     return record
@@ -72,11 +75,11 @@ def graph(view: TopologyReport) -> dict[str, Any]:
     is not to be changed.
     """
     names = tuple(name for name in view.components if not name.startswith("__"))
-    known = {*names}
+    known_names = {*names}
     lines = tuple(
         (key, edge.sender, edge.receiver, _edge_words(edge))
         for key, edge in view.edges.items()
-        if edge.sender in known and edge.receiver in known
+        if edge.sender in known_names and edge.receiver in known_names
     )
     return places_of(names, lines)
 
@@ -118,19 +121,19 @@ def delta(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | None:
     changed: dict[str, Any] = {}
     within: dict[str, Any] = {}
     for key, value in new.items():
-        known = old.get(key, _MISSING)
-        if known is value:
+        former = old.get(key, _MISSING)
+        if former is value:
             continue
-        if type(value) is dict and type(known) is dict:
-            if (inner := delta(known, value)) is not None:
+        if type(value) is dict and type(former) is dict:
+            if (inner := delta(former, value)) is not None:
                 within[key] = inner
-        elif known != value:
+        elif former != value:
             changed[key] = value
     gone = [key for key in old if key not in new]
-    found = {
+    change = {
         name: part for name, part in (("set", changed), ("sub", within), ("del", gone)) if part
     }
-    return found or None
+    return change or None
 
 
 _MISSING = object()

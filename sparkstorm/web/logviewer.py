@@ -35,7 +35,7 @@ _AROUND = 128  # bytes shown before and after a match
 
 def log_routes(model: ReadModel, commands: Commands, base: str) -> list[Route]:
     """Return the routes of the log viewer."""
-    at = _Logs(model, commands, base)
+    logs = _Logs(model, commands, base)
 
     def whole(make: Callable[[Request], Response]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
@@ -44,12 +44,12 @@ def log_routes(model: ReadModel, commands: Commands, base: str) -> list[Route]:
         return endpoint
 
     return [
-        Route(f"{base}/log", whole(at.page), methods=["GET"]),
-        Route(f"{base}/download", whole(at.download), methods=["GET"]),
-        Route(f"{base}/search", acting(at.search), methods=["GET"]),
-        Route(f"{base}/deepSearch/{{topology}}", acting(at.deep_search), methods=["GET"]),
-        Route(f"{base}/searchLogs", acting(at.files), methods=["GET"]),
-        Route(f"{base}/listLogs", acting(at.files), methods=["GET"]),
+        Route(f"{base}/log", whole(logs.page), methods=["GET"]),
+        Route(f"{base}/download", whole(logs.download), methods=["GET"]),
+        Route(f"{base}/search", acting(logs.search), methods=["GET"]),
+        Route(f"{base}/deepSearch/{{topology}}", acting(logs.deep_search), methods=["GET"]),
+        Route(f"{base}/searchLogs", acting(logs.files), methods=["GET"]),
+        Route(f"{base}/listLogs", acting(logs.files), methods=["GET"]),
     ]
 
 
@@ -70,10 +70,10 @@ class _Logs:
         lines = data[start : start + length].decode("utf-8", "backslashreplace").split("\n")
         text = "\n".join(shown(line) for line in lines if wanted in line)
 
-        def link(words: str, at: int) -> str:
+        def link(words: str, first_byte: int) -> str:
             asked = {
                 "file": file,
-                "start": at,
+                "start": first_byte,
                 "length": length,
                 **({"grep": wanted} if wanted else {}),
             }
@@ -86,10 +86,12 @@ class _Logs:
             "last": max(0, len(data) - length),
         }
         links = [
-            link(words, at) for words, at in places.items() if words != "next" or at < len(data)
+            link(words, first_byte)
+            for words, first_byte in places.items()
+            if words != "next" or first_byte < len(data)
         ]
-        whole = html.escape(f"{self._base}/download?{urlencode([('file', file)])}")
-        links.append(f'<a href="{whole}">download</a>')
+        whole_link = html.escape(f"{self._base}/download?{urlencode([('file', file)])}")
+        links.append(f'<a href="{whole_link}">download</a>')
         name = html.escape(file)
         body = (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
@@ -104,8 +106,8 @@ class _Logs:
         file, data = self._read(request)
         name = (
             "".join(
-                each if each.isascii() and each.isalnum() else "-"
-                for each in file.removesuffix(".log")
+                char if char.isascii() and char.isalnum() else "-"
+                for char in file.removesuffix(".log")
             )
             + ".log"
         )
@@ -116,8 +118,10 @@ class _Logs:
         """Return the first matches of a text in one log, from a byte on."""
         wanted, most = _search_of(request)
         file, data = self._read(request)
-        found = self._matches(file, data, wanted, _number(request, "start-byte-offset", 0, 0), most)
-        return {"file": file, "isDaemon": "no", **found}
+        matches = self._matches(
+            file, data, wanted, _number(request, "start-byte-offset", 0, 0), most
+        )
+        return {"file": file, "isDaemon": "no", **matches}
 
     def deep_search(self, request: Request, _: Any) -> Any:
         """Return the first matches of a text in the logs of a topology, or of its workers on one
@@ -127,29 +131,29 @@ class _Logs:
         view = self._view(path_name(request, "topology"))
         port = request.query_params.get("port", "*")
         slots = [
-            each for each in self._slots(view) if port == "*" or each.rpartition(":")[2] == port
+            slot for slot in self._slots(view) if port == "*" or slot.rpartition(":")[2] == port
         ]
         offset = _number(request, "start-file-offset", 0, 0)
-        left = most
+        room = most
         at_byte = _number(request, "start-byte-offset", 0, 0)
-        found = []
-        for place, slot in enumerate(slots[offset:], offset):
+        matching_files = []
+        for index, slot in enumerate(slots[offset:], offset):
             file = f"{view.id}/{slot}/{FILE}"
-            each = self._matches(file, self._commands.log(view.id, slot), wanted, at_byte, left)
-            offset = place
+            matches = self._matches(file, self._commands.log(view.id, slot), wanted, at_byte, room)
+            offset = index
             at_byte = 0
-            if each["matches"]:
-                left -= len(each["matches"])
-                found.append(
-                    {**each, "fileName": file, "port": slot.rpartition(":")[2], "isDaemon": "no"}
+            if matches["matches"]:
+                room -= len(matches["matches"])
+                matching_files.append(
+                    {**matches, "fileName": file, "port": slot.rpartition(":")[2], "isDaemon": "no"}
                 )
-            if left <= 0:
+            if room <= 0:
                 break
         return {
             "fileOffset": offset,
             "searchString": wanted,
-            "numberOfMatches": most - left,
-            "matches": found,
+            "numberOfMatches": most - room,
+            "matches": matching_files,
         }
 
     def files(self, request: Request, _: Any) -> Any:
@@ -180,41 +184,45 @@ class _Logs:
                 f"there is no log {asked!r:.120}: logs are named TOPOLOGY/NODE:PORT/{FILE}"
             )
         view = self._view(parts[0])
-        place = parts[1]
+        worker = parts[1]
         slots = self._slots(view)
-        found = [each for each in slots if place in (each, each.rpartition(":")[2])]
-        if len(found) != 1:
+        matching = [slot for slot in slots if worker in (slot, slot.rpartition(":")[2])]
+        if len(matching) != 1:
             raise NotAliveError(
-                f"topology {view.name} has no log of a worker {place!r:.80}, only of {', '.join(slots) or 'none'}"
+                f"topology {view.name} has no log of a worker {worker!r:.80}, only of {', '.join(slots) or 'none'}"
             )
-        return f"{view.id}/{found[0]}/{FILE}", self._commands.log(view.id, found[0])
+        return f"{view.id}/{matching[0]}/{FILE}", self._commands.log(view.id, matching[0])
 
     def _matches(
         self, file: str, data: bytes, wanted: str, start: int, most: int
     ) -> dict[str, Any]:
         sought = wanted.encode()
-        found = list[dict[str, Any]]()
-        at = data.find(wanted.encode(), start)
-        while at >= 0 and len(found) < most:
-            end = at + len(sought)
-            link = urlencode({"file": file, "start": max(0, at - _LENGTH // 2), "length": _LENGTH})
-            found.append(
+        matches = list[dict[str, Any]]()
+        offset = data.find(wanted.encode(), start)
+        while offset >= 0 and len(matches) < most:
+            end = offset + len(sought)
+            link = urlencode(
+                {"file": file, "start": max(0, offset - _LENGTH // 2), "length": _LENGTH}
+            )
+            matches.append(
                 {
-                    "byteOffset": at,
-                    "beforeString": data[max(0, at - _AROUND) : at].decode("utf-8", "replace"),
+                    "byteOffset": offset,
+                    "beforeString": data[max(0, offset - _AROUND) : offset].decode(
+                        "utf-8", "replace"
+                    ),
                     "afterString": data[end : end + _AROUND].decode("utf-8", "replace"),
                     "matchString": wanted,
                     "logviewerURL": f"{self._base}/log?{link}",
                 }
             )
-            at = data.find(sought, end)
+            offset = data.find(sought, end)
         answer = {
             "searchString": wanted,
             "startByteOffset": start,
-            "numMatches": len(found),
-            "matches": found,
+            "numMatches": len(matches),
+            "matches": matches,
         }
-        return answer if at < 0 else {**answer, "nextByteOffset": at}
+        return answer if offset < 0 else {**answer, "nextByteOffset": offset}
 
 
 def _search_of(request: Request) -> tuple[str, int]:

@@ -175,13 +175,13 @@ def metrics_routes(model: ReadModel) -> list[Route]:
 def metrics_text(cluster: ClusterReport, views: list[TopologyReport]) -> str:
     """Return all figures as OpenMetrics text."""
     lines = []
-    for family, found in samples_by_family(cluster, views):
+    for family, samples in samples_by_family(cluster, views):
         name = f"sparkstorm_{family.name}"
         lines += [f"# TYPE {name} {family.kind}", f"# HELP {name} {family.help}"]
         if family.unit:
             lines.insert(len(lines) - 1, f"# UNIT {name} {family.unit}")
         lines += [
-            f"{name}{suffix}{_labels(labels)} {_value(value)}" for suffix, labels, value in found
+            f"{name}{suffix}{_labels(labels)} {_value(value)}" for suffix, labels, value in samples
         ]
     return "\n".join([*lines, "# EOF", ""])
 
@@ -251,12 +251,17 @@ def _topology(view: TopologyReport, now_ms: int) -> Found:
     if view.workers_wanted is not None:
         yield "topology_workers_wanted", "", labels, view.workers_wanted
     yield "topology_executors", "", labels, view.executors
-    yield "topology_tasks", "", labels, sum(len(each.tasks) for each in view.components.values())
+    yield (
+        "topology_tasks",
+        "",
+        labels,
+        sum(len(component.tasks) for component in view.components.values()),
+    )
     if view.dead_letters is not None:
         yield "dead_letters", "", labels, view.dead_letters
-    for each in view.failures:
-        cause = {"component": each.component, "error": each.error, "place": each.place}
-        yield "failures", "_total", {**labels, **cause}, each.count
+    for failure in view.failures:
+        cause = {"component": failure.component, "error": failure.error, "place": failure.place}
+        yield "failures", "_total", {**labels, **cause}, failure.count
     for edge in view.edges.values():
         between = {
             **labels,
@@ -311,42 +316,42 @@ def _histogram(view: TopologyReport, labels: Labels) -> Found:
     )
 
 
-def _component(view: TopologyReport, each: ComponentReport) -> Found:
-    if each.id.startswith("__"):
+def _component(view: TopologyReport, component: ComponentReport) -> Found:
+    if component.id.startswith("__"):
         return
-    labels = {"topology": view.name, "component": each.id}
-    is_spout = each.kind == "spout"
+    labels = {"topology": view.name, "component": component.id}
+    is_spout = component.kind == "spout"
     for name in _COUNTERS:
         family = _TREES.get(name) if is_spout else None
-        yield family or f"tuples_{name}", "_total", labels, getattr(each.counts, name)
+        yield family or f"tuples_{name}", "_total", labels, getattr(component.counts, name)
     if is_spout:
-        yield "trees_pending", "", labels, each.pending
+        yield "trees_pending", "", labels, component.pending
     else:
-        yield "tuples_held", "", labels, each.held
-    recent = each.windows[_RECENT]
+        yield "tuples_held", "", labels, component.held
+    recent = component.windows[_RECENT]
     if recent.busy is not None:
         yield "component_busy_ratio", "", labels, recent.busy
     for cause, share in recent.paused.items():
         yield "component_paused_ratio", "", {**labels, "cause": cause}, share
-    yield "backlog_bytes", "", labels, each.backlog_bytes
-    if each.queued is not None:
-        yield "backlog_tuples", "", labels, each.queued
-    if each.queued_ms is not None:
-        yield "backlog_age_seconds", "", labels, each.queued_ms / 1000
-    if each.watermark_ms is not None:
-        yield "watermark_timestamp_seconds", "", labels, each.watermark_ms / 1000
+    yield "backlog_bytes", "", labels, component.backlog_bytes
+    if component.queued is not None:
+        yield "backlog_tuples", "", labels, component.queued
+    if component.queued_ms is not None:
+        yield "backlog_age_seconds", "", labels, component.queued_ms / 1000
+    if component.watermark_ms is not None:
+        yield "watermark_timestamp_seconds", "", labels, component.watermark_ms / 1000
 
 
 def _workers(view: TopologyReport) -> Found:
-    for each in view.workers.values():
-        labels = {"topology": view.name, "worker": each.slot}
-        yield "worker_up", "", labels, int(each.state == RUNNING)
-        yield "worker_restarts", "", labels, each.deaths
-        for state, us in each.loop_us.items():
+    for worker in view.workers.values():
+        labels = {"topology": view.name, "worker": worker.slot}
+        yield "worker_up", "", labels, int(worker.state == RUNNING)
+        yield "worker_restarts", "", labels, worker.deaths
+        for state, us in worker.loop_us.items():
             yield "worker_time_seconds", "_total", {**labels, "state": state}, us / 1e6
-        yield "worker_commits", "_total", labels, each.commits
-        yield "worker_commit_bytes", "_total", labels, each.commit_bytes
-        if each.memory_mb is not None:
-            yield "worker_memory_bytes", "", labels, each.memory_mb * 1024 * 1024
-        if each.cpu_percent is not None:
-            yield "worker_cpu_ratio", "", labels, each.cpu_percent / 100
+        yield "worker_commits", "_total", labels, worker.commits
+        yield "worker_commit_bytes", "_total", labels, worker.commit_bytes
+        if worker.memory_mb is not None:
+            yield "worker_memory_bytes", "", labels, worker.memory_mb * 1024 * 1024
+        if worker.cpu_percent is not None:
+            yield "worker_cpu_ratio", "", labels, worker.cpu_percent / 100

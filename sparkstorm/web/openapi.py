@@ -27,8 +27,8 @@ ERROR = {
 }
 
 
-def schema_of(hint: Any, known: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of a type; those of records go into `known`, each once."""
+def schema_of(hint: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of a type; those of records go into `schemas`, each once."""
     if hint is Any:
         return {}
     if hint in _PLAIN:
@@ -36,18 +36,20 @@ def schema_of(hint: Any, known: dict[str, Any]) -> dict[str, Any]:
     origin = get_origin(hint)
     parts = get_args(hint)
     if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(each, known) for each in parts]}
+        return {"anyOf": [schema_of(part, schemas) for part in parts]}
     if origin is tuple or origin is list:
-        return {"type": "array", "items": schema_of(parts[0], known)}
+        return {"type": "array", "items": schema_of(parts[0], schemas)}
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {"type": "object", "additionalProperties": schema_of(parts[1], known)}
+        return {"type": "object", "additionalProperties": schema_of(parts[1], schemas)}
     if is_dataclass(hint):
         name = getattr(hint, "__name__", "")
-        if name not in known:
-            known[name] = {}
+        if name not in schemas:
+            schemas[name] = {}
             hints = get_type_hints(hint, vars(records))
-            properties = {each.name: schema_of(hints[each.name], known) for each in fields(hint)}
-            known[name] = {
+            properties = {
+                field.name: schema_of(hints[field.name], schemas) for field in fields(hint)
+            }
+            schemas[name] = {
                 "type": "object",
                 "description": (hint.__doc__ or "").strip(),
                 "properties": properties,
@@ -100,9 +102,9 @@ _LOOK = {**_object(seconds=_whole(1, 60)), "examples": [{"seconds": 1}]}
 
 def _action(fields: Mapping[str, Any]) -> dict[str, Any]:
     name = {"type": "string", "minLength": 1, "maxLength": 500}
-    known = {each.removesuffix("!"): schema for each, schema in fields.items()}
-    required = ["topology", *(each[:-1] for each in fields if each.endswith("!"))]
-    return {**_object(topology=name, **known), "required": required}
+    properties = {field.removesuffix("!"): schema for field, schema in fields.items()}
+    required = ["topology", *(field[:-1] for field in fields if field.endswith("!"))]
+    return {**_object(topology=name, **properties), "required": required}
 
 
 _WAIT = {"type": ["integer", "null"], "minimum": 0, "maximum": 10**6}
@@ -272,38 +274,40 @@ with it.
 
 def openapi() -> dict[str, Any]:
     """Return the description of all operations."""
-    known: dict[str, Any] = {"Error": ERROR}
+    schemas: dict[str, Any] = {"Error": ERROR}
     paths: dict[str, dict[str, Any]] = {}
-    for (method, path), each in OPERATIONS.items():
-        paths.setdefault(path, {})[method.lower()] = _described(path, each, known)
+    for (method, path), operation in OPERATIONS.items():
+        paths.setdefault(path, {})[method.lower()] = _described(path, operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "SparkStorm", "version": __version__},
         "security": [{"token": []}],
         "paths": paths,
         "components": {
-            "schemas": known,
+            "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def _described(path: str, each: Operation, known: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "string"} if each.answer is None else schema_of(each.answer, known)
+def _described(path: str, operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    schema = (
+        {"type": "string"} if operation.answer is None else schema_of(operation.answer, schemas)
+    )
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    found: dict[str, Any] = {
-        "summary": each.summary,
+    described: dict[str, Any] = {
+        "summary": operation.summary,
         "tags": [path.split("/")[2] if path.startswith("/api/") else path.split("/")[1]],
-        "parameters": [*_in_path(path), *map(_in_query, each.queries)],
+        "parameters": [*_in_path(path), *map(_in_query, operation.queries)],
         "responses": {
-            "200": {"description": "done", "content": {each.media: {"schema": schema}}},
+            "200": {"description": "done", "content": {operation.media: {"schema": schema}}},
             "default": {"description": "refused or failed", "content": error},
         },
     }
-    if each.body is not None:
-        content = {"application/json": {"schema": each.body}}
-        found["requestBody"] = {"required": "required" in each.body, "content": content}
-    return found
+    if operation.body is not None:
+        content = {"application/json": {"schema": operation.body}}
+        described["requestBody"] = {"required": "required" in operation.body, "content": content}
+    return described
 
 
 def _in_path(path: str) -> list[dict[str, Any]]:

@@ -154,8 +154,8 @@ def metrics_data(cluster: ClusterReport, views: list[TopologyReport]) -> Metrics
     now_ns = cluster.time_ms * _NS_PER_MS
     begin_by_name = {view.name: view.launch_ms * _NS_PER_MS for view in views}
     metrics = [
-        _metric(family, found, begin_by_name, now_ns)
-        for family, found in samples_by_family(cluster, views)
+        _metric(family, samples, begin_by_name, now_ns)
+        for family, samples in samples_by_family(cluster, views)
     ]
     scope = ScopeMetrics(InstrumentationScope("sparkstorm", __version__), metrics, "")
     resource = Resource.create({"service.name": "sparkstorm", "service.version": __version__})
@@ -163,7 +163,7 @@ def metrics_data(cluster: ClusterReport, views: list[TopologyReport]) -> Metrics
 
 
 def _metric(
-    family: Family, found: Iterable[Sample], begin_by_name: dict[str, int], now_ns: int
+    family: Family, samples: Iterable[Sample], begin_by_name: dict[str, int], now_ns: int
 ) -> Metric:
     name = f"sparkstorm.{family.name}"
     unit = _UNITS.get(family.unit, "1")
@@ -174,11 +174,12 @@ def _metric(
     if family.kind == "histogram":
         rows = [
             _histogram(labels, parts, began_ns(labels), now_ns)
-            for labels, parts in _by_labels(found)
+            for labels, parts in _by_labels(samples)
         ]
         return Metric(name, family.help, unit, Histogram(rows, AggregationTemporality.CUMULATIVE))
     points = [
-        NumberDataPoint(dict(labels), began_ns(labels), now_ns, value) for _, labels, value in found
+        NumberDataPoint(dict(labels), began_ns(labels), now_ns, value)
+        for _, labels, value in samples
     ]
     if family.kind == "counter":
         return Metric(
@@ -190,12 +191,12 @@ def _metric(
     return Metric(name, family.help, unit, Gauge(points))
 
 
-def _by_labels(found: Iterable[Sample]) -> list[tuple[Labels, dict[str, float]]]:
+def _by_labels(samples: Iterable[Sample]) -> list[tuple[Labels, dict[str, float]]]:
     """Return histograms by their labels: the parts are "_count", "_sum" and the upper bounds of
     buckets.
     """
     rows: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
-    for suffix, labels, value in found:
+    for suffix, labels, value in samples:
         key = tuple((name, text) for name, text in labels.items() if name != "le")
         rows.setdefault(key, {})[labels["le"] if suffix == "_bucket" else suffix] = value
     return [(dict(key), parts) for key, parts in rows.items()]

@@ -68,10 +68,10 @@ class TracePush(Push):
         there was nothing to push.
         """
         try:
-            found = self._followed()
+            followed = self._followed()
         except (NotAliveError, StoreUnavailableError):
             return True  # the page says so already
-        return not found or self._exporter.export(found) is SpanExportResult.SUCCESS
+        return not followed or self._exporter.export(followed) is SpanExportResult.SUCCESS
 
     def close(self) -> None:
         """End the exporter and the connection; a look that is under way ends with an error."""
@@ -86,13 +86,13 @@ class TracePush(Push):
         ids = sorted(self._model.cluster().topologies)
         if not ids:
             return []
-        self._last = next((each for each in ids if each > self._last), ids[0])
+        self._last = next((topology_id for topology_id in ids if topology_id > self._last), ids[0])
         view = self._model.topology(self._last)
         if self._client is None:
             self._client = self._opened()
-        found = self._client.topology(view.id).traces(self._look_s, view.spouts_per_s)
-        whole = [each for each in found if any(event.what in ENDED for event in each.events)]
-        return list(spans_of(view, whole[:_MOST]))
+        traces = self._client.topology(view.id).traces(self._look_s, view.spouts_per_s)
+        ended = [trace for trace in traces if any(event.what in ENDED for event in trace.events)]
+        return list(spans_of(view, ended[:_MOST]))
 
 
 def spans_of(view: TopologyReport, traces: Iterable[Trace]) -> Iterator[ReadableSpan]:
@@ -107,7 +107,7 @@ def spans_of(view: TopologyReport, traces: Iterable[Trace]) -> Iterator[Readable
     )
     for trace in traces:
         trace_id = _id(16, view.id, trace.root)
-        spout = next(each.component for each in trace.events if each.what == "emitted")
+        spout = next(event.component for event in trace.events if event.what == "emitted")
         top = SpanContext(trace_id, _id(8, view.id, trace.root), False, _SAMPLED)
         yield ReadableSpan(
             f"message of {spout}",

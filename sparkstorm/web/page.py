@@ -175,15 +175,15 @@ class Page:
     def _made(
         self, cluster: ClusterReport, topology: str, window: str, component: str
     ) -> dict[str, Any]:
-        found: dict[str, Any] = {"cluster": cluster_record(cluster)}
+        record: dict[str, Any] = {"cluster": cluster_record(cluster)}
         if topology:
             try:
-                found["topology"] = topology_record(
+                record["topology"] = topology_record(
                     self._model.topology(topology), window, component
                 )
             except NotAliveError as error:
-                found["gone"] = str(error)
-        return found
+                record["gone"] = str(error)
+        return record
 
     async def at(self, request: Request) -> Response:
         """Return the same record as of a moment of the last 24 hours."""
@@ -192,13 +192,20 @@ class Page:
         if time_ms is None:
             raise InvalidConfigError("time_ms: expected milliseconds since the epoch, got none")
         cluster, views = await run_in_threadpool(self._model.at, time_ms)
-        found: dict[str, Any] = {"cluster": cluster_record(cluster)}
-        view = next((each for each in views.values() if topology in (each.id, each.name)), None)
+        record: dict[str, Any] = {"cluster": cluster_record(cluster)}
+        view = next(
+            (
+                candidate
+                for candidate in views.values()
+                if topology in (candidate.id, candidate.name)
+            ),
+            None,
+        )
         if view is not None:
-            found["topology"] = topology_record(view, window, component)
+            record["topology"] = topology_record(view, window, component)
         elif topology:
-            found["gone"] = f"topology {topology:.80} was not there then"
-        return JSONResponse(found)
+            record["gone"] = f"topology {topology:.80} was not there then"
+        return JSONResponse(record)
 
     async def series(self, request: Request) -> Response:
         """Return time series for charts."""
@@ -206,8 +213,8 @@ class Page:
         component = request.query_params.get("component") or None
         window = request.query_params.get("window", "10m")
         since_ms = moment(request, "since_ms") or 0
-        found = await run_in_threadpool(self._model.series, name, component, window, since_ms)
-        return JSONResponse(to_json(found))
+        points = await run_in_threadpool(self._model.series, name, component, window, since_ms)
+        return JSONResponse(to_json(points))
 
     async def conf(self, request: Request) -> Response:
         """Return a topology's configuration, without secrets."""
@@ -223,10 +230,10 @@ class Page:
 
         def read(client: ClusterClient) -> dict[str, Any]:
             store = client.topology(name).dead_letters
-            kept = store.read(_MOST_LETTERS, after)
+            letters = store.read(_MOST_LETTERS, after)
             return {
                 "count": store.count(),
-                "letters": {id: _letter(each) for id, each in kept.items()},
+                "letters": {id: _letter(letter) for id, letter in letters.items()},
             }
 
         return JSONResponse(await self._read(read))
@@ -249,8 +256,14 @@ class Page:
         name = request.path_params["topology"]
         slot = request.path_params["slot"]
         lines = await self._read(lambda client: last_lines(client.topology(name), slot, 1_000_000))
-        found = [line[:_MOST_CHARS] for line in lines if wanted in line.lower()]
-        return JSONResponse({"lines": found[-_MOST_LINES:], "found": len(found), "all": len(lines)})
+        matching_lines = [line[:_MOST_CHARS] for line in lines if wanted in line.lower()]
+        return JSONResponse(
+            {
+                "lines": matching_lines[-_MOST_LINES:],
+                "found": len(matching_lines),
+                "all": len(lines),
+            }
+        )
 
     async def upgrade(self, request: Request) -> Response:
         """Return the stage of a gray upgrade and the comparison of old and new code."""
@@ -266,11 +279,11 @@ class Page:
         message = request.query_params.get("message", "")[:200]
 
         def read(client: ClusterClient) -> dict[str, Any]:
-            found = client.topology(name).journeys
+            journeys = client.topology(name).journeys
             if not message:
-                return {"open": to_json(found.open(_MOST_LETTERS))}
-            one = found.find(message)
-            return {"journey": {**to_json(one), "sentence": one.sentence}}
+                return {"open": to_json(journeys.open(_MOST_LETTERS))}
+            journey = journeys.find(message)
+            return {"journey": {**to_json(journey), "sentence": journey.sentence}}
 
         return JSONResponse(await self._read(read))
 
@@ -280,19 +293,19 @@ class Page:
         name = request.path_params["topology"]
         seconds = _seconds(await body_of(request))
         view = self._model.topology(name)
-        found = await self._ask(
+        traces = await self._ask(
             lambda client: client.topology(name).traces(seconds, view.spouts_per_s)
         )
-        kept = [
+        records = [
             {
-                "root": each.root,
-                "took_ms": each.took_us / 1000,
-                "has_failed": each.has_failed,
-                "events": spans(each),
+                "root": trace.root,
+                "took_ms": trace.took_us / 1000,
+                "has_failed": trace.has_failed,
+                "events": spans(trace),
             }
-            for each in found[:_MOST_TRACES]
+            for trace in traces[:_MOST_TRACES]
         ]
-        return JSONResponse({"traces": to_json(kept), "count": len(found)})
+        return JSONResponse({"traces": to_json(records), "count": len(traces)})
 
     async def stacks(self, request: Request) -> Response:
         """Sample a worker's stacks for some seconds; return the boxes of its flame graph."""
@@ -300,13 +313,18 @@ class Page:
         name = request.path_params["topology"]
         slot = request.path_params["slot"]
         seconds = _seconds(await body_of(request))
-        found = await self._ask(lambda client: client.topology(name).stacks(slot, seconds))
-        drawn, idle = boxes(found.stacks, found.samples, found.seconds)
+        stacks = await self._ask(lambda client: client.topology(name).stacks(slot, seconds))
+        drawn, idle = boxes(stacks.stacks, stacks.samples, stacks.seconds)
         shown_boxes = [
-            {**to_json(each), "title": figures(each, found.samples)} for each in drawn[:_MOST_BOXES]
+            {**to_json(box), "title": figures(box, stacks.samples)} for box in drawn[:_MOST_BOXES]
         ]
         return JSONResponse(
-            {"samples": found.samples, "seconds": found.seconds, "boxes": shown_boxes, "idle": idle}
+            {
+                "samples": stacks.samples,
+                "seconds": stacks.seconds,
+                "boxes": shown_boxes,
+                "idle": idle,
+            }
         )
 
     async def plan(self, request: Request) -> Response:
@@ -403,6 +421,6 @@ def _archive(handle: Any, id: str) -> bytes:
         test.write_text(text, encoding="utf-8")
         data = io.BytesIO()
         with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-            for each in (path, test):
-                archive.write(each, each.name)
+            for file in (path, test):
+                archive.write(file, file.name)
     return data.getvalue()

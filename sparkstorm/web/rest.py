@@ -53,29 +53,29 @@ def rest_routes(
     """Return all routes of both interfaces; `conf` is the cluster's configuration without
     secrets.
     """
-    at = _Rest(model, commands)
+    rest = _Rest(model, commands)
     answer_by_path: dict[str, Callable[[Request], Any]] = {
-        "/cluster": at.cluster,
+        "/cluster": rest.cluster,
         "/moments": lambda _: {"time_ms": model.moments()},
-        "/topology/{name}": at.topology,
-        "/topology/{name}/component/{component}": at.component,
-        "/topology/{name}/task/{task}": at.task,
-        "/topology/{name}/series": at.series,
+        "/topology/{name}": rest.topology,
+        "/topology/{name}/component/{component}": rest.component,
+        "/topology/{name}/task/{task}": rest.task,
+        "/topology/{name}/series": rest.series,
     }
     act_by_path: dict[str, Callable[[Request, Any], Any]] = {
-        "/topology/{id}/plan-rebalance": at.plan_rebalance,
-        "/host/{host}/{verb}": at.mark_host,
+        "/topology/{id}/plan-rebalance": rest.plan_rebalance,
+        "/host/{host}/{verb}": rest.mark_host,
     }
-    found = [
+    routes = [
         Route(OURS + path, reading(answer), methods=["GET"])
         for path, answer in answer_by_path.items()
     ]
-    found += [
+    routes += [
         Route(OURS + path, acting(act), methods=["POST"]) for path, act in act_by_path.items()
     ]
-    found.append(Route(f"{OURS}/stream", _Streams(model).answer, methods=["GET"]))
-    found.append(Route("/api/openapi.json", reading(lambda _: openapi()), methods=["GET"]))
-    return storm_routes(model, commands, conf) + found
+    routes.append(Route(f"{OURS}/stream", _Streams(model).answer, methods=["GET"]))
+    routes.append(Route("/api/openapi.json", reading(lambda _: openapi()), methods=["GET"]))
+    return storm_routes(model, commands, conf) + routes
 
 
 class _Rest:
@@ -96,8 +96,10 @@ class _Rest:
         if at_ms is None:
             return self._model.topology(name)
         views = self._model.at(at_ms)[1].values()
-        found = next((each for each in views if name in (each.id, each.name)), None)
-        return found or self._model.topology(name)
+        view = next(
+            (candidate for candidate in views if name in (candidate.id, candidate.name)), None
+        )
+        return view or self._model.topology(name)
 
     def component(self, request: Request) -> Any:
         view = self._view(request)
@@ -108,7 +110,9 @@ class _Rest:
     def task(self, request: Request) -> Any:
         view = self._view(request)
         text = path_name(request, "task")
-        if not any(text == str(task) for each in view.components.values() for task in each.tasks):
+        if not any(
+            text == str(task) for component in view.components.values() for task in component.tasks
+        ):
             raise NotAliveError(f"topology {view.name} has no task {text!r:.40}")
         return to_json(
             {window: self._model.task_window(view.id, int(text), window) for window in view.windows}
@@ -190,10 +194,10 @@ class _Streams:
         cluster = self._model.cluster()
 
         def made() -> dict[str, Any]:
-            found = {"number": cluster.number, "cluster": to_json(cluster)}
+            record = {"number": cluster.number, "cluster": to_json(cluster)}
             if topology is not None:
-                found["topology"] = to_json(self._model.topology(topology))
-            return found
+                record["topology"] = to_json(self._model.topology(topology))
+            return record
 
         return self._records.get((cluster.number, topology), made)
 
@@ -241,18 +245,18 @@ def delta(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]
     """Return what has changed between two JSON objects: `set` (path, value) pairs and `gone`
     paths.
     """
-    found: dict[str, list[Any]] = {"set": [], "gone": []}
-    _compare(old, new, [], found)
-    return found
+    changes: dict[str, list[Any]] = {"set": [], "gone": []}
+    _compare(old, new, [], changes)
+    return changes
 
 
 def _compare(
-    old: Mapping[str, Any], new: Mapping[str, Any], path: list[str], found: dict[str, list[Any]]
+    old: Mapping[str, Any], new: Mapping[str, Any], path: list[str], changes: dict[str, list[Any]]
 ) -> None:
-    found["gone"] += [[*path, name] for name in old if name not in new]
+    changes["gone"] += [[*path, name] for name in old if name not in new]
     for name, value in new.items():
         former = old.get(name)
         if isinstance(value, dict) and isinstance(former, dict):
-            _compare(former, value, [*path, name], found)
+            _compare(former, value, [*path, name], changes)
         elif name not in old or former != value:
-            found["set"].append([[*path, name], value])
+            changes["set"].append([[*path, name], value])

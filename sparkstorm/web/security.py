@@ -174,10 +174,10 @@ def _query(scope: Message) -> list[tuple[str, str]]:
 
 def _cookie(header: str, name: str) -> str:
     try:
-        found = SimpleCookie(header).get(name)
+        cookie = SimpleCookie(header).get(name)
     except CookieError:
         return ""
-    return found.value if found is not None else ""
+    return cookie.value if cookie is not None else ""
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -212,10 +212,10 @@ def _with_headers(send: Send, is_kept: bool) -> Send:
 
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
-            known = [
+            kept_headers = [
                 pair for pair in message.get("headers", ()) if pair[0].lower() not in dict(more)
             ]
-            message = {**message, "headers": [*known, *more]}
+            message = {**message, "headers": [*kept_headers, *more]}
         await send(message)
 
     return sent

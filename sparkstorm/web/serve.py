@@ -67,13 +67,13 @@ class ServePlace:
         try:
             return socket.create_server((self.address, self.port), family=family)
         except OSError as error:
-            place = f"port {self.port} of {self.address}"
+            where = f"port {self.port} of {self.address}"
             if error.errno == errno.EADDRINUSE:
                 raise InvalidConfigError(
-                    f"{place} is in use: give another with --port, or end the process that has it"
+                    f"{where} is in use: give another with --port, or end the process that has it"
                 ) from error
             raise InvalidConfigError(
-                f"the page cannot listen on {place} ({error}): give others with --port and --address"
+                f"the page cannot listen on {where} ({error}): give others with --port and --address"
             ) from error
 
 
@@ -185,11 +185,11 @@ def _pushes(
         raise InvalidConfigError(
             f"--otlp needs two more packages ({error}): pip install 'sparkstorm[otel]'"
         ) from error
-    found: list[Push] = [OtlpPush(sampler, pushed.endpoint)]
+    pushes: list[Push] = [OtlpPush(sampler, pushed.endpoint)]
     if pushed.has_traces:
         client.require_writer()  # a look at messages is a key in the store
-        found.append(TracePush(sampler, opened, pushed.endpoint))
-    return found
+        pushes.append(TracePush(sampler, opened, pushed.endpoint))
+    return pushes
 
 
 @contextmanager

@@ -31,13 +31,13 @@ ERROR_CHARS = 200
 
 def pretty(seconds: float) -> str:
     """Return a span as Storm writes it: "1d 5h 30m 10s"."""
-    left = int(seconds)
-    found: list[str] = []
+    seconds_left = int(seconds)
+    parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if left >= size or found:
-            found.append(f"{left // size}{unit}")
-            left %= size
-    return " ".join([*found, f"{left}s"]) if seconds >= 1 else ""
+        if seconds_left >= size or parts:
+            parts.append(f"{seconds_left // size}{unit}")
+            seconds_left %= size
+    return " ".join([*parts, f"{seconds_left}s"]) if seconds >= 1 else ""
 
 
 def window_hint(window: str) -> str:
@@ -93,10 +93,10 @@ def cluster_summary(cluster: ClusterReport) -> dict[str, Any]:
 
 def nimbus_summary(cluster: ClusterReport) -> dict[str, Any]:
     """GET /nimbus/summary: the drivers."""
-    found = []
+    nimbuses = []
     for driver in cluster.drivers.values():
         up = _uptime(driver.since_ms, cluster.time_ms)
-        found.append(
+        nimbuses.append(
             {
                 "host": driver.host,
                 "port": 0,
@@ -107,7 +107,7 @@ def nimbus_summary(cluster: ClusterReport) -> dict[str, Any]:
                 "nimbusLogLink": "",
             }
         )
-    return {"nimbuses": found}
+    return {"nimbuses": nimbuses}
 
 
 def supervisor(node: NodeView, host: HostView) -> dict[str, Any]:
@@ -145,48 +145,52 @@ def _viewer() -> dict[str, Any]:
 
 def supervisor_summary(cluster: ClusterReport) -> dict[str, Any]:
     """GET /supervisor/summary."""
-    found = [
+    supervisors = [
         supervisor(node, host) for host in cluster.hosts.values() for node in host.nodes.values()
     ]
-    return {**_viewer(), "supervisors": found}
+    return {**_viewer(), "supervisors": supervisors}
 
 
 def supervisor_page(
     cluster: ClusterReport, topologies: Mapping[str, TopologyReport], node: str, host: str
 ) -> dict[str, Any]:
     """GET /supervisor: one by id, else all of a host."""
-    found = [
-        (each, at)
-        for at in cluster.hosts.values()
-        for each in at.nodes.values()
-        if (each.id == node if node else each.host == host)
+    nodes_and_hosts = [
+        (node_view, host_view)
+        for host_view in cluster.hosts.values()
+        for node_view in host_view.nodes.values()
+        if (node_view.id == node if node else node_view.host == host)
     ]
-    ids = {each.id for each, _ in found}
+    ids = {node_view.id for node_view, _ in nodes_and_hosts}
     workers = [
-        worker(each, view, cluster.time_ms)
+        worker(worker_view, view, cluster.time_ms)
         for view in topologies.values()
-        for each in view.workers.values()
-        if each.slot.rpartition(":")[0] in ids
+        for worker_view in view.workers.values()
+        if worker_view.slot.rpartition(":")[0] in ids
     ]
-    return {**_viewer(), "supervisors": [supervisor(*each) for each in found], "workers": workers}
+    return {
+        **_viewer(),
+        "supervisors": [supervisor(*pair) for pair in nodes_and_hosts],
+        "workers": workers,
+    }
 
 
-def worker(each: WorkerView, view: TopologyReport, now_ms: int) -> dict[str, Any]:
+def worker(worker_view: WorkerView, view: TopologyReport, now_ms: int) -> dict[str, Any]:
     """WORKER."""
-    node, _, port = each.slot.rpartition(":")
+    node, _, port = worker_view.slot.rpartition(":")
     return {
         "supervisorId": node,
-        "host": each.host or "",
+        "host": worker_view.host or "",
         "port": int(port),
         "topologyId": view.id,
         "topologyName": view.name,
-        "executorsTotal": len(each.executors),
+        "executorsTotal": len(worker_view.executors),
         "assignedMemOnHeap": 0.0,
         "assignedMemOffHeap": 0.0,
         "assignedCpu": 0.0,
-        "componentNumTasks": dict(each.tasks),
-        **_uptime(each.start_ms, now_ms),
-        "workerLogLink": log_link(view.id, each.slot),
+        "componentNumTasks": dict(worker_view.tasks),
+        **_uptime(worker_view.start_ms, now_ms),
+        "workerLogLink": log_link(view.id, worker_view.slot),
         "owner": view.owner,
     }
 
@@ -208,9 +212,9 @@ def _owner(owner: str, lines: list[TopologyLine]) -> dict[str, Any]:
     return {
         "owner": owner,
         "totalTopologies": len(lines),
-        "totalExecutors": sum(each.executors for each in lines),
-        "totalWorkers": sum(each.workers for each in lines),
-        "totalTasks": sum(each.tasks for each in lines),
+        "totalExecutors": sum(line.executors for line in lines),
+        "totalWorkers": sum(line.workers for line in lines),
+        "totalTasks": sum(line.tasks for line in lines),
         **dict.fromkeys((*zeros, "totalAssignedOnHeapMem", "totalAssignedOffHeapMem"), 0.0),
         **dict.fromkeys(
             (
@@ -229,12 +233,12 @@ def owner_resources(cluster: ClusterReport, owner: str | None = None) -> dict[st
     """GET /owner-resources and /owner-resources/{owner}."""
     lines = list(cluster.topologies.values())
     if owner is not None:
-        own = [each for each in lines if each.owner == owner]
-        topologies = [topology_line(each, cluster.time_ms) for each in own]
+        own = [line for line in lines if line.owner == owner]
+        topologies = [topology_line(line, cluster.time_ms) for line in own]
         return {**_owner(owner, own), "topologies": topologies, "schedulerDisplayResource": False}
-    owners = sorted({each.owner for each in lines})
-    found = [_owner(name, [each for each in lines if each.owner == name]) for name in owners]
-    return {"schedulerDisplayResource": False, "owners": found}
+    owners = sorted({line.owner for line in lines})
+    resources = [_owner(name, [line for line in lines if line.owner == name]) for name in owners]
+    return {"schedulerDisplayResource": False, "owners": resources}
 
 
 def topology_line(line: TopologyLine | TopologyReport, now_ms: int) -> dict[str, Any]:
@@ -243,7 +247,7 @@ def topology_line(line: TopologyLine | TopologyReport, now_ms: int) -> dict[str,
     tasks = (
         line.tasks
         if isinstance(line, TopologyLine)
-        else sum(len(each.tasks) for each in line.components.values())
+        else sum(len(component.tasks) for component in line.components.values())
     )
     return {
         "id": line.id,
@@ -267,29 +271,35 @@ def topology_line(line: TopologyLine | TopologyReport, now_ms: int) -> dict[str,
 
 def topology_summary(cluster: ClusterReport) -> dict[str, Any]:
     """GET /topology/summary."""
-    found = [topology_line(each, cluster.time_ms) for each in cluster.topologies.values()]
-    return {"schedulerDisplayResource": False, "topologies": found}
+    topologies = [
+        topology_line(topology, cluster.time_ms) for topology in cluster.topologies.values()
+    ]
+    return {"schedulerDisplayResource": False, "topologies": topologies}
 
 
 def shown(view: TopologyReport, is_sys: bool) -> list[ComponentReport]:
     """Return the components to show."""
-    return [each for name, each in view.components.items() if is_sys or not name.startswith("__")]
+    return [
+        component
+        for name, component in view.components.items()
+        if is_sys or not name.startswith("__")
+    ]
 
 
 def topology_page(view: TopologyReport, window: str, is_sys: bool, now_ms: int) -> dict[str, Any]:
     """GET /topology/{id}."""
     stats = []
     for storm, ours in WINDOWS.items():
-        each = view.windows[ours]
+        count_window = view.windows[ours]
         stats.append(
             {
                 "window": storm,
                 "windowPretty": window_hint(storm),
-                "emitted": each.counts.emitted,
-                "transferred": each.counts.transferred,
-                "completeLatency": number(each.complete.mean_ms),
-                "acked": each.counts.acked,
-                "failed": each.counts.failed,
+                "emitted": count_window.counts.emitted,
+                "transferred": count_window.counts.transferred,
+                "completeLatency": number(count_window.complete.mean_ms),
+                "acked": count_window.counts.acked,
+                "failed": count_window.counts.failed,
             }
         )
     kinds = [
@@ -313,12 +323,18 @@ def topology_page(view: TopologyReport, window: str, is_sys: bool, now_ms: int) 
         "visualizationTable": [],
         "bugtracker-url": None,
         "central-log-url": None,
-        "workers": [worker(each, view, now_ms) for each in view.workers.values()],
+        "workers": [worker(worker_view, view, now_ms) for worker_view in view.workers.values()],
         "topologyStats": stats,
         "spouts": [
-            _spout(view, each, window, now_ms) for each in components if each.kind == "spout"
+            _spout(view, component, window, now_ms)
+            for component in components
+            if component.kind == "spout"
         ],
-        "bolts": [_bolt(view, each, window, now_ms) for each in components if each.kind != "spout"],
+        "bolts": [
+            _bolt(view, component, window, now_ms)
+            for component in components
+            if component.kind != "spout"
+        ],
     }
 
 
@@ -335,42 +351,46 @@ def error_fields(view: TopologyReport, error: ErrorView | None, now_ms: int) -> 
 
 
 def _common(
-    view: TopologyReport, each: ComponentReport, window: CountWindow, now_ms: int
+    view: TopologyReport, component: ComponentReport, window: CountWindow, now_ms: int
 ) -> dict[str, Any]:
     return {
-        "executors": each.executors,
-        "tasks": len(each.tasks),
+        "executors": component.executors,
+        "tasks": len(component.tasks),
         **{
             name: getattr(window.counts, name)
             for name in ("emitted", "transferred", "acked", "failed")
         },
         **dict.fromkeys(("requestedMemOnHeap", "requestedMemOffHeap", "requestedCpu"), 0.0),
         "requestedGenericResourcesComp": "",
-        "lastError": each.last_error.text[:ERROR_CHARS] if each.last_error else "",
-        **error_fields(view, each.last_error, now_ms),
+        "lastError": component.last_error.text[:ERROR_CHARS] if component.last_error else "",
+        **error_fields(view, component.last_error, now_ms),
     }
 
 
-def _spout(view: TopologyReport, each: ComponentReport, window: str, now_ms: int) -> dict[str, Any]:
-    of = each.windows[WINDOWS[window]]
-    found = {
-        "spoutId": each.id,
-        "encodedSpoutId": quote_plus(each.id),
+def _spout(
+    view: TopologyReport, component: ComponentReport, window: str, now_ms: int
+) -> dict[str, Any]:
+    of = component.windows[WINDOWS[window]]
+    summary = {
+        "spoutId": component.id,
+        "encodedSpoutId": quote_plus(component.id),
         "completeLatency": number(of.complete.mean_ms),
     }
-    return {**found, **_common(view, each, of, now_ms)}
+    return {**summary, **_common(view, component, of, now_ms)}
 
 
-def _bolt(view: TopologyReport, each: ComponentReport, window: str, now_ms: int) -> dict[str, Any]:
-    of = each.windows[WINDOWS[window]]
+def _bolt(
+    view: TopologyReport, component: ComponentReport, window: str, now_ms: int
+) -> dict[str, Any]:
+    of = component.windows[WINDOWS[window]]
     return {
-        "boltId": each.id,
-        "encodedBoltId": quote_plus(each.id),
-        "capacity": number(each.windows["10m"].busy),
+        "boltId": component.id,
+        "encodedBoltId": quote_plus(component.id),
+        "capacity": number(component.windows["10m"].busy),
         "executed": of.counts.executed,
         "executeLatency": number(of.execute_ms),
-        "processLatency": process(each.process_us, of),
-        **_common(view, each, of, now_ms),
+        "processLatency": process(component.process_us, of),
+        **_common(view, component, of, now_ms),
     }
 
 

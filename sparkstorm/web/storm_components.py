@@ -40,22 +40,26 @@ TaskWindow = Callable[[int, str], CountWindow]
 
 
 def component_page(
-    view: TopologyReport, each: ComponentReport, window: str, now_ms: int, task_window: TaskWindow
+    view: TopologyReport,
+    component: ComponentReport,
+    window: str,
+    now_ms: int,
+    task_window: TaskWindow,
 ) -> dict[str, Any]:
     """GET /topology/{id}/component/{component}."""
-    of = each.windows[WINDOWS[window]]
-    is_spout = each.kind == "spout"
-    found = {
+    of = component.windows[WINDOWS[window]]
+    is_spout = component.kind == "spout"
+    page = {
         "user": None,
-        "id": each.id,
-        "encodedId": quote_plus(each.id),
+        "id": component.id,
+        "encodedId": quote_plus(component.id),
         "name": view.name,
         "topologyId": view.id,
         "encodedTopologyId": quote_plus(view.id),
         "topologyStatus": view.status,
         "componentType": "spout" if is_spout else "bolt",
-        "executors": each.executors,
-        "tasks": len(each.tasks),
+        "executors": component.executors,
+        "tasks": len(component.tasks),
         "window": window,
         "windowHint": window_hint(window),
         **dict.fromkeys(("requestedMemOnHeap", "requestedMemOffHeap", "requestedCpu"), 0.0),
@@ -67,59 +71,61 @@ def component_page(
         "profileActionEnabled": False,
         "profilerActive": [],
         "componentErrors": [
-            {"error": each.last_error.text, **error_fields(view, each.last_error, now_ms)}
+            {"error": component.last_error.text, **error_fields(view, component.last_error, now_ms)}
         ]
-        if each.last_error
+        if component.last_error
         else [],
-        "executorStats": _executors(view, each, window, task_window),
-        "outputStats": _outputs(view, each, of, is_spout),
+        "executorStats": _executors(view, component, window, task_window),
+        "outputStats": _outputs(view, component, of, is_spout),
     }
     if is_spout:
-        return {**found, "spoutSummary": [_spout_window(each, storm) for storm in WINDOWS]}
+        return {**page, "spoutSummary": [_spout_window(component, storm) for storm in WINDOWS]}
     return {
-        **found,
-        "boltStats": [_bolt_window(each, storm) for storm in WINDOWS],
-        "inputStats": _inputs(view, each, of),
+        **page,
+        "boltStats": [_bolt_window(component, storm) for storm in WINDOWS],
+        "inputStats": _inputs(view, component, of),
     }
 
 
-def _window(each: ComponentReport, storm: str) -> dict[str, Any]:
+def _window(component: ComponentReport, storm: str) -> dict[str, Any]:
     """Return the counts of a component in one of Storm's windows."""
-    counts = each.windows[WINDOWS[storm]].counts
+    counts = component.windows[WINDOWS[storm]].counts
     names = ("emitted", "transferred", "acked", "failed")
     figures = {name: getattr(counts, name) for name in names}
     return {"window": storm, "windowPretty": window_hint(storm), **figures}
 
 
-def _spout_window(each: ComponentReport, storm: str) -> dict[str, Any]:
+def _spout_window(component: ComponentReport, storm: str) -> dict[str, Any]:
     return {
-        **_window(each, storm),
-        "completeLatency": each.windows[WINDOWS[storm]].complete.mean_ms or 0.0,
-        "lastError": each.last_error.text[:ERROR_CHARS] if each.last_error else "",
+        **_window(component, storm),
+        "completeLatency": component.windows[WINDOWS[storm]].complete.mean_ms or 0.0,
+        "lastError": component.last_error.text[:ERROR_CHARS] if component.last_error else "",
     }
 
 
-def _bolt_window(each: ComponentReport, storm: str) -> dict[str, Any]:
-    of = each.windows[WINDOWS[storm]]
+def _bolt_window(component: ComponentReport, storm: str) -> dict[str, Any]:
+    of = component.windows[WINDOWS[storm]]
     return {
-        **_window(each, storm),
+        **_window(component, storm),
         "executed": of.counts.executed,
         "executeLatency": number(of.execute_ms),
-        "processLatency": process(each.process_us, of),
+        "processLatency": process(component.process_us, of),
         "capacity": number(of.busy),
     }
 
 
-def _inputs(view: TopologyReport, each: ComponentReport, of: CountWindow) -> list[dict[str, Any]]:
+def _inputs(
+    view: TopologyReport, component: ComponentReport, of: CountWindow
+) -> list[dict[str, Any]]:
     """Return a row per input stream, from what its edge has delivered since the topology began."""
-    edges = [edge for edge in view.edges.values() if edge.receiver == each.id]
+    edges = [edge for edge in view.edges.values() if edge.receiver == component.id]
     return [
         {
             "component": edge.sender,
             "encodedComponentId": quote_plus(edge.sender),
             "stream": edge.stream,
             "executeLatency": number(of.execute_ms),
-            "processLatency": process(each.process_us, of),
+            "processLatency": process(component.process_us, of),
             "executed": edge.consumed,
             "acked": of.counts.acked if len(edges) == 1 else edge.consumed,
             "failed": of.counts.failed if len(edges) == 1 else 0,
@@ -129,17 +135,17 @@ def _inputs(view: TopologyReport, each: ComponentReport, of: CountWindow) -> lis
 
 
 def _outputs(
-    view: TopologyReport, each: ComponentReport, of: CountWindow, is_spout: bool
+    view: TopologyReport, component: ComponentReport, of: CountWindow, is_spout: bool
 ) -> list[dict[str, Any]]:
     """Return a row per declared stream; a stream without subscribers is not counted apart."""
-    streams = [name for name in each.streams if not name.startswith("__")]
-    found = []
+    streams = [name for name in component.streams if not name.startswith("__")]
+    rows = []
     for stream in streams:
         sent = max(
             (
                 edge.sent
                 for edge in view.edges.values()
-                if (edge.sender, edge.stream) == (each.id, stream)
+                if (edge.sender, edge.stream) == (component.id, stream)
             ),
             default=0,
         )
@@ -153,22 +159,22 @@ def _outputs(
                 "acked": of.counts.acked,
                 "failed": of.counts.failed,
             }
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _executors(
-    view: TopologyReport, each: ComponentReport, window: str, task_window: TaskWindow
+    view: TopologyReport, component: ComponentReport, window: str, task_window: TaskWindow
 ) -> list[dict[str, Any]]:
     groups: dict[str, list[TaskView]] = {}
-    for task in each.tasks.values():
+    for task in component.tasks.values():
         groups.setdefault(task.executor, []).append(task)
-    return [_executor(view, each, tasks, window, task_window) for tasks in groups.values()]
+    return [_executor(view, component, tasks, window, task_window) for tasks in groups.values()]
 
 
 def _executor(
     view: TopologyReport,
-    each: ComponentReport,
+    component: ComponentReport,
     tasks: list[TaskView],
     window: str,
     task_window: TaskWindow,
@@ -183,7 +189,7 @@ def _executor(
         name: sum(getattr(of.counts, name) for of in windows)
         for name in ("emitted", "transferred", "acked", "failed")
     }
-    found = {
+    record = {
         "id": id,
         "encodedId": quote_plus(id),
         "uptime": pretty(seconds),
@@ -193,12 +199,15 @@ def _executor(
         **counts,
         "workerLogLink": log_link(view.id, first.slot),
     }
-    if each.kind == "spout":
-        return {**found, "completeLatency": number(each.windows[WINDOWS[window]].complete.mean_ms)}
+    if component.kind == "spout":
+        return {
+            **record,
+            "completeLatency": number(component.windows[WINDOWS[window]].complete.mean_ms),
+        }
     busy = max((task_window(task.task, "10m").busy or 0.0 for task in tasks), default=0.0)
     execute = number(took / executed if executed else None)
     return {
-        **found,
+        **record,
         "capacity": number(busy),
         "executeLatency": execute,
         "executed": executed,
@@ -208,10 +217,12 @@ def _executor(
 
 def visualization(view: TopologyReport, window: str, is_sys: bool) -> dict[str, Any]:
     """GET /topology/{id}/visualization."""
-    found = {}
-    for each in shown(view, is_sys):
-        of = each.windows[WINDOWS[window]]
-        streams = {edge.stream: edge.sent for edge in view.edges.values() if edge.sender == each.id}
+    node_by_id = {}
+    for component in shown(view, is_sys):
+        of = component.windows[WINDOWS[window]]
+        streams = {
+            edge.stream: edge.sent for edge in view.edges.values() if edge.sender == component.id
+        }
         stats = [
             {
                 ":host": task.host or "",
@@ -219,34 +230,38 @@ def visualization(view: TopologyReport, window: str, is_sys: bool) -> dict[str, 
                 ":uptime_secs": (task.uptime_ms or 0) // 1000,
                 ":transferred": None,
             }
-            for task in each.tasks.values()
+            for task in component.tasks.values()
         ]
-        found[each.id] = {
-            ":type": "spout" if each.kind == "spout" else "bolt",
-            ":capacity": 0 if each.kind == "spout" else round(each.windows["10m"].busy or 0.0, 3),
-            ":latency": {one.stream: round(of.execute_ms or 0.0, 3) for one in each.inputs},
+        node_by_id[component.id] = {
+            ":type": "spout" if component.kind == "spout" else "bolt",
+            ":capacity": 0
+            if component.kind == "spout"
+            else round(component.windows["10m"].busy or 0.0, 3),
+            ":latency": {
+                source.stream: round(of.execute_ms or 0.0, 3) for source in component.inputs
+            },
             ":transferred": streams,
-            ":link": f"/component.html?id={quote_plus(each.id)}&topology_id={quote_plus(view.id)}",
+            ":link": f"/component.html?id={quote_plus(component.id)}&topology_id={quote_plus(view.id)}",
             ":stats": stats,
             ":inputs": [
                 {
-                    ":component": one.component,
-                    ":stream": one.stream,
-                    ":sani-stream": sanitised(one.stream),
-                    ":grouping": _GROUPINGS.get(one.grouping, one.grouping),
+                    ":component": source.component,
+                    ":stream": source.stream,
+                    ":sani-stream": sanitised(source.stream),
+                    ":grouping": _GROUPINGS.get(source.grouping, source.grouping),
                 }
-                for one in each.inputs
-                if is_sys or not one.component.startswith("__")
+                for source in component.inputs
+                if is_sys or not source.component.startswith("__")
             ],
         }
-    return found
+    return node_by_id
 
 
 def lag(view: TopologyReport) -> dict[str, Any]:
     """GET /topology/{id}/lag: spouts that read Kafka, by the gauges that they keep; a spout without
     them is left out.
     """
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     ends: dict[tuple[str, str, str], dict[str, int]] = {}
     for metric in view.user_metrics:
         match = _LAG.fullmatch(metric.name)
@@ -255,7 +270,7 @@ def lag(view: TopologyReport) -> dict[str, Any]:
             ends.setdefault((metric.component, topic, partition), {})[what] = int(metric.value)
     for (spout, topic, partition), both in ends.items():
         if both.keys() == {"position", "head"}:
-            row = found.setdefault(
+            row = rows.setdefault(
                 spout, {"spoutId": spout, "spoutType": "KAFKA", "spoutLagResult": {}}
             )
             row["spoutLagResult"].setdefault(topic, {})[partition] = {
@@ -263,15 +278,15 @@ def lag(view: TopologyReport) -> dict[str, Any]:
                 "consumerCommittedOffset": both["position"],
                 "lag": max(0, both["head"] - both["position"]),
             }
-    return found
+    return rows
 
 
 def sanitised(stream: str) -> str:
     """Return a stream's name as Storm's page needs it for ids."""
-    found = "".join(
-        each if each.isascii() and (each.isalnum() or each in "_-.") else "_" for each in stream
+    safe = "".join(
+        char if char.isascii() and (char.isalnum() or char in "_-.") else "_" for char in stream
     )
-    return found if found[:1].isalpha() else f"_s{found}"
+    return safe if safe[:1].isalpha() else f"_s{safe}"
 
 
 def streams_table(view: TopologyReport) -> dict[str, Any]:

@@ -31,41 +31,43 @@ def storm_routes(
     model: ReadModel, commands: Commands, conf: Mapping[str, Any] | None = None
 ) -> list[Route]:
     """Return the routes; `conf` is the cluster's configuration without secrets."""
-    at = _Storm(model, commands, conf or {})
+    storm = _Storm(model, commands, conf or {})
     looks: dict[str, Callable[[Request], Any]] = {
-        "/cluster/configuration": lambda _: {"ui.title": None, "ui.pagination": 20, **at.conf},
+        "/cluster/configuration": lambda _: {"ui.title": None, "ui.pagination": 20, **storm.conf},
         "/cluster/summary": lambda _: answers.cluster_summary(model.cluster()),
         "/nimbus/summary": lambda _: answers.nimbus_summary(model.cluster()),
         "/supervisor/summary": lambda _: answers.supervisor_summary(model.cluster()),
-        "/supervisor": at.supervisor,
+        "/supervisor": storm.supervisor,
         "/history/summary": lambda _: {"topo-history": list(model.cluster().topologies)},
         "/owner-resources": lambda _: answers.owner_resources(model.cluster()),
         "/owner-resources/{owner}": lambda request: answers.owner_resources(
             model.cluster(), path_name(request, "owner")
         ),
         "/topology/summary": lambda _: answers.topology_summary(model.cluster()),
-        "/topology/{id}": at.topology,
-        "/topology/{id}/metrics": at.topology,
-        "/topology/{id}/lag": at.lag,
-        "/topology/{id}/visualization": at.visualization,
+        "/topology/{id}": storm.topology,
+        "/topology/{id}/metrics": storm.topology,
+        "/topology/{id}/lag": storm.lag,
+        "/topology/{id}/visualization": storm.visualization,
         "/topology/{id}/visualization-init": lambda request: components.streams_table(
-            at.view(request)
+            storm.view(request)
         ),
-        "/topology/{id}/component/{component}": at.component,
-        "/topology-workers/{id}": at.workers,
+        "/topology/{id}/component/{component}": storm.component,
+        "/topology-workers/{id}": storm.workers,
     }
     acts: dict[str, Callable[[Request, Any], Any]] = {
-        "/topology/{id}/activate": at.activate,
-        "/topology/{id}/deactivate": at.deactivate,
-        "/topology/{id}/rebalance/{seconds}": at.rebalance,
-        "/topology/{id}/kill/{seconds}": at.kill,
-        "/topology/{id}/profiling/restartworker/{worker}": at.restart,
+        "/topology/{id}/activate": storm.activate,
+        "/topology/{id}/deactivate": storm.deactivate,
+        "/topology/{id}/rebalance/{seconds}": storm.rebalance,
+        "/topology/{id}/kill/{seconds}": storm.kill,
+        "/topology/{id}/profiling/restartworker/{worker}": storm.restart,
     }
-    found = [Route(BASE + path, reading(answer), methods=["GET"]) for path, answer in looks.items()]
+    routes = [
+        Route(BASE + path, reading(answer), methods=["GET"]) for path, answer in looks.items()
+    ]
     path = f"{BASE}/topology/{{id}}/logconfig"  # one route, so that a 405 names both methods
-    found.append(Route(path, acting(at.log_config), methods=["GET", "POST"]))
-    found += [Route(BASE + path, acting(act), methods=["POST"]) for path, act in acts.items()]
-    return found + log_routes(model, commands, BASE)
+    routes.append(Route(path, acting(storm.log_config), methods=["GET", "POST"]))
+    routes += [Route(BASE + path, acting(act), methods=["POST"]) for path, act in acts.items()]
+    return routes + log_routes(model, commands, BASE)
 
 
 def named_worker(where: str, name: str, host_by_slot: Mapping[str, str]) -> str:
@@ -142,10 +144,11 @@ class _Storm:
 
     def workers(self, request: Request) -> Any:
         workers = self.view(request).workers.values()
-        found = [
-            {"host": each.host or "", "port": int(each.slot.rpartition(":")[2])} for each in workers
+        hosts = [
+            {"host": worker.host or "", "port": int(worker.slot.rpartition(":")[2])}
+            for worker in workers
         ]
-        return {"hostPortList": found, "logviewerPort": 0, "logviewerScheme": "http"}
+        return {"hostPortList": hosts, "logviewerPort": 0, "logviewerScheme": "http"}
 
     # -- actions -----------------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class _Storm:
     def restart(self, request: Request, _: Any) -> Any:
         view = self.view(request)
         worker = path_name(request, "worker")
-        hosts = {each.slot: each.host or "" for each in view.workers.values()}
+        hosts = {worker_view.slot: worker_view.host or "" for worker_view in view.workers.values()}
         slot = WorkerSlot.parse(named_worker(f"topology {view.name}", worker, hosts))
         self.commands.write(lambda service: service.restart_worker(view.name, slot, view.id))
         return {"status": "ok", "id": worker}
@@ -190,18 +193,20 @@ class _Storm:
         if request.method == "POST":
             self._set_log_config(request, body)
         levels = self.commands.log_levels(self.view(request).id)
-        return {"namedLoggerLevels": {name or _ROOT: _level(each) for name, each in levels.items()}}
+        return {
+            "namedLoggerLevels": {name or _ROOT: _level(level) for name, level in levels.items()}
+        }
 
     def _set_log_config(self, request: Request, body: Any) -> None:
         view = self.view(request)
         levels = {}
-        for name, each in checked(body, "namedLoggerLevels", dict, {}).items():
-            if not isinstance(each, dict):
+        for name, fields in checked(body, "namedLoggerLevels", dict, {}).items():
+            if not isinstance(fields, dict):
                 raise InvalidConfigError(
                     f"namedLoggerLevels: {name!r:.60} must be an object with target_level and timeout"
                 )
-            level = checked(each, "target_level", str, None)
-            timeout = checked(each, "timeout", int, 0)
+            level = checked(fields, "target_level", str, None)
+            timeout = checked(fields, "timeout", int, 0)
             levels["" if name == _ROOT else name] = LogLevel(level or "", timeout * 1000)
         self.commands.write(lambda service: service.set_log_level(view.name, levels, view.id))
 
@@ -226,12 +231,12 @@ def rebalance_options(view: TopologyReport, body: Mapping[str, Any]) -> Rebalanc
 
 def window_of(request: Request) -> str:
     """Return the window that was asked for, in Storm's words."""
-    found = request.query_params.get("window", ":all-time")
-    if found not in answers.WINDOWS:
+    window = request.query_params.get("window", ":all-time")
+    if window not in answers.WINDOWS:
         raise InvalidConfigError(
-            f"window: expected one of {', '.join(answers.WINDOWS)}, got {found!r:.40}"
+            f"window: expected one of {', '.join(answers.WINDOWS)}, got {window!r:.40}"
         )
-    return found
+    return window
 
 
 def _is_sys(request: Request) -> bool:
@@ -242,11 +247,11 @@ def _done(operation: str, view: TopologyReport) -> dict[str, str]:
     return {"topologyOperation": operation, "topologyId": view.id, "status": "success"}
 
 
-def _level(each: LogLevel) -> dict[str, Any]:
-    epoch_ms = each.until_ms
+def _level(level: LogLevel) -> dict[str, Any]:
+    epoch_ms = level.until_ms
     return {
-        "target_level": each.level or None,
+        "target_level": level.level or None,
         "reset_level": None,
-        "timeout": each.timeout_ms // 1000,
+        "timeout": level.timeout_ms // 1000,
         "timeout_epoch": epoch_ms,
     }
