@@ -21,22 +21,22 @@ def bars(
     width = _LABEL + len(values) * panel + 12
     height = 62 + len(rows) * _ROW
     parts = [text(12, 24, title or ", ".join(values), 15, INK, "600")]
-    for at, row in enumerate(rows):
-        parts.append(text(12, 74 + at * _ROW, cut(str(row[label]), 20), 12, INK))
-    for place, name in enumerate(values):
-        x = _LABEL + place * panel
+    for index, row in enumerate(rows):
+        parts.append(text(12, 74 + index * _ROW, cut(str(row[label]), 20), 12, INK))
+    for column, name in enumerate(values):
+        x = _LABEL + column * panel
         most = max((row[name] for row in rows if _is_number(row.get(name))), default=0) or 1
         parts.append(text(x, 46, name.replace("_", " "), 12, FAINT, "600"))
-        for at, row in enumerate(rows):
+        for index, row in enumerate(rows):
             value: Any = row.get(name)
-            y = 60 + at * _ROW
+            y = 60 + index * _ROW
             if not _is_number(value):
                 parts.append(text(x, y + 14, "-", 12, FAINT))
                 continue
             length = round(_BAR * value / most)
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{max(length, 1)}" height="{_ROW - 6}" rx="3" '
-                f'fill="{PALETTE[place % len(PALETTE)]}" stroke="{LINE}"/>'
+                f'fill="{PALETTE[column % len(PALETTE)]}" stroke="{LINE}"/>'
             )
             parts.append(text(x + length + 6, y + 14, f"{value:.3g}", 12, INK))
     return Svg(document(width, height, parts, title), width, height)

@@ -68,8 +68,8 @@ def graph_of_view(view: TopologyReport) -> TopologyGraph:
     """Return the graph of a running topology, without the system's components."""
     names = [name for name in view.components if not name.startswith("__")]
     nodes = [
-        GraphNode(each.id, each.kind, each.executors, len(each.tasks))
-        for each in (view.components[name] for name in names)
+        GraphNode(component.id, component.kind, component.executors, len(component.tasks))
+        for component in (view.components[name] for name in names)
     ]
     edges = [edge for edge in view.edges.values() if {edge.sender, edge.receiver} <= {*names}]
     links = [
@@ -92,21 +92,21 @@ def view_html(
     """Return a running topology: health, its graph coloured by load, a row for each component, and
     lines of rates.
     """
-    busy = {name: each.windows[_RECENT].busy for name, each in view.components.items()}
+    busy = {name: component.windows[_RECENT].busy for name, component in view.components.items()}
     graph = graph_of_view(view)
     rows = []
     for node in graph.nodes:
-        each = view.components[node.id]
+        component = view.components[node.id]
         window = view.components[node.id].windows[_RECENT]
         rows.append(
             {
                 "component": node.id,
-                "emitted": each.counts.emitted,
-                "executed": each.counts.executed,
-                "failed": each.counts.failed + each.counts.retried,
+                "emitted": component.counts.emitted,
+                "executed": component.counts.executed,
+                "failed": component.counts.failed + component.counts.retried,
                 "executed/s": window.executed_per_s,
                 "busy": None if window.busy is None else f"{window.busy:.0%}",
-                "waits": each.queued,
+                "waits": component.queued,
             }
         )
     latency = (
@@ -123,7 +123,8 @@ def view_html(
     ]
     parts = [_line(view.sentence, view.is_well), _text(" · ".join(filter(None, facts)))]
     parts += [
-        _line(each, False) for each in (*view.problems, *([view.problem] if view.problem else []))
+        _line(problem, False)
+        for problem in (*view.problems, *([view.problem] if view.problem else []))
     ]
     parts += [
         picture(graph, f"{view.name}: {view.sentence}", busy).text,
@@ -137,31 +138,31 @@ def cluster_html(view: ClusterReport) -> str:
     """Return a cluster: its health, topologies and hosts."""
     topologies = [
         {
-            "topology": each.name,
-            "status": each.status,
-            "health": each.sentence,
-            "workers": each.workers,
-            "executors": each.executors,
-            "tasks": each.tasks,
-            "trees open": each.pending,
-            "dead letters": each.dead_letters,
+            "topology": topology.name,
+            "status": topology.status,
+            "health": topology.sentence,
+            "workers": topology.workers,
+            "executors": topology.executors,
+            "tasks": topology.tasks,
+            "trees open": topology.pending,
+            "dead letters": topology.dead_letters,
         }
-        for each in view.topologies.values()
+        for topology in view.topologies.values()
     ]
     hosts = [
         {
-            "host": each.host,
-            "slots": len(each.slots),
-            "used": each.slots_used,
-            "mark": each.mark,
-            "problem": each.store_problem,
+            "host": host.host,
+            "slots": len(host.slots),
+            "used": host.slots_used,
+            "mark": host.mark,
+            "problem": host.store_problem,
         }
-        for each in view.hosts.values()
+        for host in view.hosts.values()
     ]
     problems = [
-        _line(f"{about}: {each}", False)
+        _line(f"{about}: {sentence}", False)
         for about, sentences in view.problems.items()
-        for each in sentences
+        for sentence in sentences
     ]
     tables = [
         Table(rows, title)._repr_html_()
@@ -203,12 +204,13 @@ def plan_html(plan: RebalancePlan) -> str:
     short = f" ({plan.wanted_workers} wanted: {plan.shortfall})" if plan.shortfall else ""
     stay = counted(len(movement.stayed), "executor stays", "executors stay")
     rows = [
-        _move(str(each), "moves" if before else "begins", before, after)
-        for each, before, after in movement.moved
+        _move(str(executor), "moves" if before else "begins", before, after)
+        for executor, before, after in movement.moved
     ]
-    rows += [_move(str(each), "ends", slot, None) for each, slot in movement.dropped]
+    rows += [_move(str(executor), "ends", slot, None) for executor, slot in movement.dropped]
     rows += [
-        _move(str(each), "finds no slot", plan.before.get(each), None) for each in plan.unplaced
+        _move(str(executor), "finds no slot", plan.before.get(executor), None)
+        for executor in plan.unplaced
     ]
     head = _line(f"plan for {plan.topology_id}: {workers}{short}, {stay}", not plan.unplaced)
     return head + (Table(rows)._repr_html_() if rows else "")
@@ -264,10 +266,10 @@ def replay_html(replay: Any) -> str:
 
 def scene_html(scene: Scene) -> str:
     """Return a schedule: slots by topology, and the scheduler's status of each topology."""
-    names = {each.id: each.name for each in scene.topologies}
+    names = {topology.id: topology.name for topology in scene.topologies}
     rows = [
-        {"topology": names.get(each, each), "the scheduler says": why}
-        for each, why in scene.reason_by_topology.items()
+        {"topology": names.get(topology_id, topology_id), "the scheduler says": why}
+        for topology_id, why in scene.reason_by_topology.items()
     ]
     return scene_map(scene).text + (Table(rows)._repr_html_() if rows else "")
 
@@ -275,8 +277,8 @@ def scene_html(scene: Scene) -> str:
 def health_html(health: Health) -> str:
     """Return the health of a topology, and what is at fault."""
     rows = [
-        {"fault": str(each.fault), "component": each.component, "why": each.sentence}
-        for each in health.culprits
+        {"fault": str(culprit.fault), "component": culprit.component, "why": culprit.sentence}
+        for culprit in health.culprits
     ]
     return _line(health.sentence, health.is_well) + (Table(rows)._repr_html_() if rows else "")
 
@@ -319,8 +321,8 @@ def sparkline(values: Sequence[float]) -> str:
     most = max(values) or 1.0
     step = _WIDE / (len(values) - 1)
     points = " ".join(
-        f"{at * step:.1f},{_HIGH - 1 - (_HIGH - 2) * value / most:.1f}"
-        for at, value in enumerate(values)
+        f"{index * step:.1f},{_HIGH - 1 - (_HIGH - 2) * value / most:.1f}"
+        for index, value in enumerate(values)
     )
     return (
         f'<svg width="{_WIDE}" height="{_HIGH}" role="img" aria-label="up to {most:,.0f}" style="vertical-align:middle">'
@@ -368,14 +370,14 @@ def live(
 
     kind = type(value)
     show = BY_TYPE[(kind.__module__, kind.__name__)]
-    place: Any = display(HTML(show(value)), display_id=True)  # type: ignore[no-untyped-call]
+    handle: Any = display(HTML(show(value)), display_id=True)  # type: ignore[no-untyped-call]
     with contextlib.suppress(KeyboardInterrupt):
         for _ in range(max(1, round(seconds / every))):
             pause(every)
             try:
-                place.update(HTML(show(value)))  # type: ignore[no-untyped-call]
+                handle.update(HTML(show(value)))  # type: ignore[no-untyped-call]
             except SparkStormError as error:
-                place.update(HTML(_line(str(error), False)))  # type: ignore[no-untyped-call]
+                handle.update(HTML(_line(str(error), False)))  # type: ignore[no-untyped-call]
                 return
 
 

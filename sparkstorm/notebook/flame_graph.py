@@ -78,8 +78,8 @@ def boxes(stacks: Iterable[StackLike], samples: int, seconds: float) -> tuple[li
     thread is drawn.
     """
     root = _FlameNode()
-    found = list(stacks)
-    for stack in found:
+    stack_list = list(stacks)
+    for stack in stack_list:
         root.add(stack, (stack.thread, *stack.calls))
     has_times = any(node.cpu_us for node in root.inner.values())
     busy = {
@@ -107,7 +107,7 @@ def _lay(
 ) -> None:
     # By CPU time, then by name: what works is at the left, and equal pictures are equal.
     for name, node in sorted(
-        inner.items(), key=lambda each: (-each[1].cpu_us, -each[1].samples, each[0])
+        inner.items(), key=lambda item: (-item[1].cpu_us, -item[1].samples, item[0])
     ):
         width = node.samples * share
         if width >= LEAST:

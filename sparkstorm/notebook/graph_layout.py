@@ -78,7 +78,10 @@ def _back_edges(nodes: Sequence[str], edges: Sequence[Edge]) -> set[Edge]:
         open_now = {start}
         while path and start not in done:
             node, rest = path[-1]
-            reached = next((each for each in rest if each not in done and each != node), None)
+            reached = next(
+                (candidate for candidate in rest if candidate not in done and candidate != node),
+                None,
+            )
             if reached is None:
                 path.pop()
                 open_now.discard(node)
@@ -172,17 +175,21 @@ def _sort_by_neighbours(
     """Sort one column by the mean position of neighbours; a place without any keeps its
     position.
     """
-    positions = {place: at for column in columns for at, place in enumerate(column)}
+    positions = {place: index for column in columns for index, place in enumerate(column)}
 
     def mean(place: _Place) -> float:
         near = neighbours.get(place)
-        return sum(positions[each] for each in near) / len(near) if near else positions[place]
+        return (
+            sum(positions[neighbour] for neighbour in near) / len(near)
+            if near
+            else positions[place]
+        )
 
     columns[number].sort(key=mean)
 
 
 def _crossings(columns: Sequence[Sequence[_Place]], after: Mapping[_Place, list[_Place]]) -> int:
-    positions = {place: at for column in columns for at, place in enumerate(column)}
+    positions = {place: index for column in columns for index, place in enumerate(column)}
     crossings = 0
     for column in columns:
         ends = [
@@ -190,7 +197,9 @@ def _crossings(columns: Sequence[Sequence[_Place]], after: Mapping[_Place, list[
             for place in column
             for target in sorted(after.get(place, ()), key=positions.__getitem__)
         ]
-        crossings += sum(later < end for at, end in enumerate(ends) for later in ends[at + 1 :])
+        crossings += sum(
+            later < end for index, end in enumerate(ends) for later in ends[index + 1 :]
+        )
     return crossings
 
 
@@ -201,12 +210,15 @@ def _heights(
     column.
     """
     before, after = _neighbours(steps)
-    heights = {place: float(at) for column in columns for at, place in enumerate(column)}
+    heights = {place: float(index) for column in columns for index, place in enumerate(column)}
     for sweep in range(_ROUNDS):
         for column in columns if sweep % 2 == 0 else reversed(columns):
             wanted = []
             for place in column:
-                near = [heights[each] for each in (*before.get(place, ()), *after.get(place, ()))]
+                near = [
+                    heights[neighbour]
+                    for neighbour in (*before.get(place, ()), *after.get(place, ()))
+                ]
                 wanted.append(sum(near) / len(near) if near else heights[place])
             heights.update(zip(column, _spread(wanted), strict=True))
     least = min(heights.values(), default=0.0)
@@ -221,8 +233,8 @@ def _spread(wanted: Sequence[float]) -> list[float]:
     Isotonic regression of `wanted[i] - i` by pooling adjacent violators.
     """
     pools: list[tuple[float, int]] = []  # sum, size
-    for at, height in enumerate(wanted):
-        total = height - at
+    for index, height in enumerate(wanted):
+        total = height - index
         size = 1
         while pools and pools[-1][0] / pools[-1][1] > total / size:
             former, count = pools.pop()
@@ -230,4 +242,4 @@ def _spread(wanted: Sequence[float]) -> list[float]:
             size += count
         pools.append((total, size))
     means = [total / size for total, size in pools for _ in range(size)]
-    return [mean + at for at, mean in enumerate(means)]
+    return [mean + index for index, mean in enumerate(means)]

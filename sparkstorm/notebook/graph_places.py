@@ -149,11 +149,11 @@ def _edges(
         pairs, key=lambda pair: layout.paths[pair][-2][1] if layout.paths[pair] else 0.0
     ):
         into[pair[1]].append(pair)
-    found = {}
+    drawn = {}
     for several in into.values():
         for number, pair in enumerate(several):
             port = (number - (len(several) - 1) / 2) * _PORT
-            label = cut("; ".join(sorted({each[3] for each in pairs[pair]})), 17)
+            label = cut("; ".join(sorted({line[3] for line in pairs[pair]})), 17)
             # the page shows the label of a receiver's only edge
             letters = len(label) if len(several) == 1 else 0
             d, x, y = (
@@ -161,17 +161,17 @@ def _edges(
                 if pair[0] == pair[1]
                 else _through(pair, layout, frame, port, letters)
             )
-            found[f"{pair[0]}/{pair[1]}"] = {
+            drawn[f"{pair[0]}/{pair[1]}"] = {
                 "d": d,
                 "x": x,
                 "y": y,
-                "keys": [each[0] for each in pairs[pair]],
+                "keys": [line[0] for line in pairs[pair]],
                 "sender": pair[0],
                 "receiver": pair[1],
                 "label": label,
                 "back": pair in layout.feedback,
             }
-    return found
+    return drawn
 
 
 def _through(

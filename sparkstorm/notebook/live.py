@@ -52,15 +52,15 @@ class Look:
         """The cluster as schedulers see it, for the laboratory."""
         snapshot = self.reading.snapshot
         placed = {
-            each: found.slot_by_executor
-            for each, found in snapshot.assignments.items()
-            if each in snapshot.topologies
+            topology_id: assignment.slot_by_executor
+            for topology_id, assignment in snapshot.assignments.items()
+            if topology_id in snapshot.topologies
         }
         return Scene.from_records(
             [supervisor_view(info) for info in snapshot.supervisors.values()],
             [
-                topology_view(_own_part(known), self.now_ms)
-                for known in snapshot.topologies.values()
+                topology_view(_own_part(topology), self.now_ms)
+                for topology in snapshot.topologies.values()
             ],
             placed,
         )
@@ -80,20 +80,20 @@ class Look:
         """Table of topologies."""
         rows = []
         for topology_id, base in sorted(self.reading.bases.items()):
-            found = self.reading.snapshot.assignments.get(topology_id)
-            slots = set(found.slot_by_executor.values()) if found else set()
+            assignment = self.reading.snapshot.assignments.get(topology_id)
+            slots = set(assignment.slot_by_executor.values()) if assignment else set()
             row = {
                 "topology": topology_id,
                 "status": str(base.status),
                 "wanted_workers": base.num_workers,
                 "workers": len(slots),
             }
-            executors = len(found.slot_by_executor) if found else 0
+            executors = len(assignment.slot_by_executor) if assignment else 0
             rows.append(
                 {
                     **row,
                     "executors": executors,
-                    "assignment_version": found.version if found else None,
+                    "assignment_version": assignment.version if assignment else None,
                 }
             )
         return Table(rows, "topologies")
@@ -172,18 +172,18 @@ class Look:
         return {"state": beat.state, "pid": beat.pid, "up_secs": up, "beat_secs_ago": ago}
 
 
-def _own_part(known: KnownTopology) -> KnownTopology:
+def _own_part(topology: KnownTopology) -> KnownTopology:
     """The topology with the settings that differ from the defaults: a cluster file should be short
     enough to read.
     """
     usual = default_conf()
-    kept = ("topology.workers",)
+    kept_keys = ("topology.workers",)
     return replace(
-        known,
+        topology,
         conf={
             key: value
-            for key, value in known.conf.items()
-            if key in kept or usual.get(key) != value
+            for key, value in topology.conf.items()
+            if key in kept_keys or usual.get(key) != value
         },
     )
 
@@ -203,14 +203,16 @@ class Inspector:
         """Join the cluster of a connection file, until `close` or the end of a `with` block;
         InvalidConfigError or StoreUnavailableError name the obstacle.
         """
-        at = load_connection(Path(connection_file))
+        connection = load_connection(Path(connection_file))
         conf = merge({})
         with contextlib.ExitStack() as opened:
-            store = ZooKeeperStateStore(zookeeper_address(at, conf))
+            store = ZooKeeperStateStore(zookeeper_address(connection, conf))
             opened.callback(store.close)
-            chunks = RedisBytesStore(Link(at.redis, _REDIS_ANSWER_S, may_write=False, tag=TAG))
+            chunks = RedisBytesStore(
+                Link(connection.redis, _REDIS_ANSWER_S, may_write=False, tag=TAG)
+            )
             opened.callback(chunks.close)
-            key = signing_key(at.secret)
+            key = signing_key(connection.secret)
             state = StormState(store, key)
             inspector = cls(state, BlobStore(state, chunks, key), conf.as_dict())
             inspector._opened = opened.pop_all()
@@ -251,13 +253,13 @@ class Inspector:
 def _walk(store: StateStore, path: str) -> Iterator[dict[str, Any]]:
     for name in store.children(path or "/"):
         below = f"{path}/{name}"
-        found = store.get(below)
-        if found is not None:
+        stored = store.get(below)
+        if stored is not None:
             yield {
                 "path": below,
-                "version": found.version,
-                "bytes": len(found.data),
-                "begins": _beginning(found.data),
+                "version": stored.version,
+                "bytes": len(stored.data),
+                "begins": _beginning(stored.data),
             }
             yield from _walk(store, below)
 

@@ -52,14 +52,17 @@ def scene_map(scene: Scene, title: str = "", marked: Container[WorkerSlot] = ())
     """Draw a scene: a row per supervisor, a cell per port in its topology's colour, with its number
     of executors; `marked` ones have a thick frame.
     """
-    colors = {each.id: PALETTE[at % len(PALETTE)] for at, each in enumerate(scene.topologies)}
-    names = {each.id: each.name for each in scene.topologies}
+    colors = {
+        topology.id: PALETTE[index % len(PALETTE)]
+        for index, topology in enumerate(scene.topologies)
+    }
+    names = {topology.id: topology.name for topology in scene.topologies}
     cells: _Cells = {}
     for topology_id, slot, executors in _workers(scene):
         tip = f"{names.get(topology_id, topology_id)} on {slot}: {counted(len(executors), 'executor')}"
         color = colors.get(topology_id, FAINT)
         cells[slot] = _Cell(((color, 1),), str(len(executors)), tip, is_marked=slot in marked)
-    legend = [(colors[each.id], cut(each.name, 40)) for each in scene.topologies]
+    legend = [(colors[topology.id], cut(topology.name, 40)) for topology in scene.topologies]
     return _drawn(scene, None, cells, legend, title or "slots of the scene, by topology")
 
 
@@ -73,8 +76,8 @@ def difference_map(before: Scene, after: Scene, title: str = "") -> Svg:
     then = _places(before)
     now = _places(after)
     counts: dict[WorkerSlot, Counter[str]] = {}
-    for each in then.keys() | now.keys():
-        for slot, kind in _changes(then.get(each), now.get(each)):
+    for executor in then.keys() | now.keys():
+        for slot, kind in _changes(then.get(executor), now.get(executor)):
             counts.setdefault(slot, Counter())[kind] += 1
     cells = {slot: _changed(slot, shares) for slot, shares in counts.items()}
     return _drawn(
@@ -100,15 +103,15 @@ def compare_maps(
         )
         for name, answer in zip(schedulers, answers, strict=True)
     ]
-    width = max(each.width for each in maps)
-    height = max(each.height for each in maps)
+    width = max(drawing.width for drawing in maps)
+    height = max(drawing.height for drawing in maps)
     parts = [
-        f'<svg x="{at % columns * width}" y="{at // columns * height}" '
-        f'width="{each.width}" height="{each.height}">{each.text}</svg>'
-        for at, each in enumerate(maps)
+        f'<svg x="{index % columns * width}" y="{index // columns * height}" '
+        f'width="{drawing.width}" height="{drawing.height}">{drawing.text}</svg>'
+        for index, drawing in enumerate(maps)
     ]
-    whole = min(columns, len(maps)) * width, -(-len(maps) // columns) * height
-    return Svg(document(*whole, parts, "one round of each scheduler"), *whole)
+    size = min(columns, len(maps)) * width, -(-len(maps) // columns) * height
+    return Svg(document(*size, parts, "one round of each scheduler"), *size)
 
 
 def _held(scene: Scene) -> dict[WorkerSlot, tuple[str, int]]:
@@ -181,14 +184,17 @@ def _rows(
     """Node, label, ports and whether the supervisor is gone; slots in use that no supervisor offers
     have a cell too.
     """
-    living = {each.id: each for each in scene.supervisors}
-    known = {**{each.id: each for each in (before.supervisors if before else ())}, **living}
+    living = {supervisor.id: supervisor for supervisor in scene.supervisors}
+    supervisor_by_id = {
+        **{supervisor.id: supervisor for supervisor in (before.supervisors if before else ())},
+        **living,
+    }
     used: dict[str, set[int]] = {}
     for slot in cells:
         used.setdefault(slot.node, set()).add(slot.port)
-    found = []
-    for node in sorted({*known, *used}):
-        supervisor = known.get(node)
+    rows = []
+    for node in sorted({*supervisor_by_id, *used}):
+        supervisor = supervisor_by_id.get(node)
         ports = {*(supervisor.ports if supervisor else ()), *used.get(node, ())}
         words = supervisor.host if supervisor else "unknown host"
         words = (
@@ -198,8 +204,8 @@ def _rows(
             if words in scene.blacklisted_hosts
             else words
         )
-        found.append((node, words, tuple(sorted(ports)), node not in living))
-    return found
+        rows.append((node, words, tuple(sorted(ports)), node not in living))
+    return rows
 
 
 def _draw_row(
@@ -221,10 +227,10 @@ def _draw_row(
         _draw_cell(
             port,
             cells.get(WorkerSlot(node, port), _Cell(is_dead=port in dead)),
-            _LABEL + at * (_CELL + _GAP),
+            _LABEL + index * (_CELL + _GAP),
             y,
         )
-        for at, port in enumerate(ports[:_MOST_PORTS])
+        for index, port in enumerate(ports[:_MOST_PORTS])
     ]
     more = len(ports) - _MOST_PORTS
     rest = (

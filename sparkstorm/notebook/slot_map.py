@@ -126,10 +126,10 @@ def slot_map(
 def _rows(scene: Scene, before: Scene | None, states: Mapping[WorkerSlot, str]) -> list[_Row]:
     now = _squares(scene, before)
     then = _squares(before, None) if before else {}
-    rows = {each.id: _row(each, now, states) for each in scene.supervisors}
-    for each in before.supervisors if before else ():
-        if each.id not in rows:
-            rows[each.id] = _row(each, then, {}, is_lost=True)
+    rows = {supervisor.id: _row(supervisor, now, states) for supervisor in scene.supervisors}
+    for supervisor in before.supervisors if before else ():
+        if supervisor.id not in rows:
+            rows[supervisor.id] = _row(supervisor, then, {}, is_lost=True)
     for slot in now:
         if slot.node not in rows:  # still assigned to a supervisor that is gone
             ports = sorted(other.port for other in now if other.node == slot.node)
@@ -156,16 +156,18 @@ def _row(
 def _squares(
     scene: Scene, before: Scene | None
 ) -> dict[WorkerSlot, tuple[str, list[tuple[ExecutorId, str, bool]]]]:
-    found: dict[WorkerSlot, tuple[str, list[tuple[ExecutorId, str, bool]]]] = {}
+    squares_by_slot: dict[WorkerSlot, tuple[str, list[tuple[ExecutorId, str, bool]]]] = {}
     for topology in scene.topologies:
         old = before.assignments.get(topology.id, {}) if before else {}
         for executor, slot in sorted(scene.assignments.get(topology.id, {}).items()):
             component = topology.component_by_executor.get(executor, "?")
             moved = before is not None and former_slots(executor, old) != {slot}
-            found.setdefault(slot, (topology.name, []))[1].append((executor, component, moved))
-    for _, squares in found.values():
+            squares_by_slot.setdefault(slot, (topology.name, []))[1].append(
+                (executor, component, moved)
+            )
+    for _, squares in squares_by_slot.values():
         squares.sort(key=lambda square: (square[1], square[0]))
-    return found
+    return squares_by_slot
 
 
 # -- drawing ---------------------------------------------------------------------------------------
@@ -186,8 +188,8 @@ def _draw_row(row: _Row, y: int, legend: _Legend) -> str:
         ),
     ]
     boxes = [
-        _draw_slot(slot, _LABEL + at * (_BOX + _GAP), y, row.height, row.is_lost, legend)
-        for at, slot in enumerate(row.slots)
+        _draw_slot(slot, _LABEL + index * (_BOX + _GAP), y, row.height, row.is_lost, legend)
+        for index, slot in enumerate(row.slots)
     ]
     return "".join([*label, *boxes])
 
@@ -212,7 +214,8 @@ def _draw_slot(slot: _Slot, x: int, y: int, height: int, is_lost: bool, legend: 
         )
     shown = slot.squares[:_MOST_SQUARES]
     squares = [
-        _draw_square(square, slot.topology, x, y, at, legend) for at, square in enumerate(shown)
+        _draw_square(square, slot.topology, x, y, index, legend)
+        for index, square in enumerate(shown)
     ]
     parts.append(f'<g opacity="0.35">{"".join(squares)}</g>' if is_lost else "".join(squares))
     if len(slot.squares) > len(shown):
@@ -223,11 +226,11 @@ def _draw_slot(slot: _Slot, x: int, y: int, height: int, is_lost: bool, legend: 
 
 
 def _draw_square(
-    square: tuple[ExecutorId, str, bool], topology: str, x: int, y: int, at: int, legend: _Legend
+    square: tuple[ExecutorId, str, bool], topology: str, x: int, y: int, index: int, legend: _Legend
 ) -> str:
     executor, component, moved = square
-    left = x + 8 + at % _PER_LINE * _STEP
-    top = y + _HEAD + 4 + at // _PER_LINE * _STEP
+    left = x + 8 + index % _PER_LINE * _STEP
+    top = y + _HEAD + 4 + index // _PER_LINE * _STEP
     ring = f' stroke="{INK}" stroke-width="2"' if moved else ""
     color = legend.color_by_component.get((topology, component), _SYSTEM)
     count = len(executor.tasks)

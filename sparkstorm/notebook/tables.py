@@ -53,13 +53,13 @@ class Table:
         return "".join(cells)
 
     def _rest(self) -> str:
-        left = len(self.rows) - _MOST_ROWS
-        return f"<p>… and {counted(left, 'row')} more</p>" if left > 0 else ""
+        hidden = len(self.rows) - _MOST_ROWS
+        return f"<p>… and {counted(hidden, 'row')} more</p>" if hidden > 0 else ""
 
     def __repr__(self) -> str:
         lines = [[_words(name) for name in self.columns]]
         lines += [[shown(row.get(name)) for name in self.columns] for row in self.rows[:_MOST_ROWS]]
-        widths = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
+        widths = [max(len(line[index]) for line in lines) for index in range(len(self.columns))]
         text = "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in lines

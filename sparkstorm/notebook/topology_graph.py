@@ -63,13 +63,15 @@ def graph_of(topology: Topology, conf: Mapping[str, Any]) -> TopologyGraph:
     """Return the graph of a topology under its configuration, without the system's components."""
     executors = executors_by_component(topology, conf)
     nodes = [
-        GraphNode(each.id, each.kind, executors[each.id], task_count(each, conf))
-        for each in topology
+        GraphNode(
+            component.id, component.kind, executors[component.id], task_count(component, conf)
+        )
+        for component in topology
     ]
     links = [
-        GraphLink(one.component, one.stream, each.id, grouping_words(one.grouping))
-        for each in topology
-        for one in each.inputs
+        GraphLink(source.component, source.stream, component.id, grouping_words(source.grouping))
+        for component in topology
+        for source in component.inputs
     ]
     graph = TopologyGraph(tuple(nodes), tuple(links))
     layers = graph.layout().layers
@@ -95,7 +97,7 @@ def rows_of(graph: TopologyGraph) -> list[tuple[str, str, int, int, str]]:
             node.kind,
             node.executors,
             node.tasks,
-            "; ".join(f"{each.source} ({each.label})" for each in inputs) or "-",
+            "; ".join(f"{link.source} ({link.label})" for link in inputs) or "-",
         )
         for node in graph.nodes
         for inputs in [[link for link in graph.links if link.target == node.id]]
@@ -146,7 +148,9 @@ def picture(
     """Draw the graph: components in layers from left to right, feedback edges dashed; `busy` (0 to
     1) colours them.
     """
-    links = [(str(at), link.source, link.target, link.label) for at, link in enumerate(graph.links)]
+    links = [
+        (str(index), link.source, link.target, link.label) for index, link in enumerate(graph.links)
+    ]
     places = places_of(tuple(node.id for node in graph.nodes), tuple(links))
     parts = [_MARKER]
     for edge in places["edges"].values():
@@ -172,10 +176,10 @@ _MARKER = (
 )
 
 
-def _box(node: GraphNode, at: Mapping[str, int], busy: float | None = None) -> Iterator[str]:
+def _box(node: GraphNode, position: Mapping[str, int], busy: float | None = None) -> Iterator[str]:
     """Yield the parts of one component."""
-    x = at["x"]
-    y = at["y"]
+    x = position["x"]
+    y = position["y"]
     color = _SPOUT if node.kind == "spout" else _BOLT
     tasks = "" if node.tasks == node.executors else f", {counted(node.tasks, 'task')}"
     size = f"{counted(node.executors, 'executor')}, {counted(node.tasks, 'task')}"
