@@ -141,7 +141,7 @@ class TopologyBuilder:
                     f"bolt '{bolt.id}' has no inputs, so its execute is never called: add a grouping, as in "
                     f"set_bolt('{bolt.id}', ...).shuffle_grouping('{topology.spouts[0].id}'), or drop it"
                 )
-        check_regions(((each.id, each.conf) for each in topology), "")
+        check_regions(((component.id, component.conf) for component in topology), "")
         check_times(topology)
         _check_batch_types(topology)
         _check_sink_fields(topology)
@@ -261,7 +261,8 @@ class Declarer:
             )
         mine = self._components[self._id]
         regions = {
-            each.name: each.amounts() for each in regions_of(mine.conf, f"component '{self._id}'")
+            own_region.name: own_region.amounts()
+            for own_region in regions_of(mine.conf, f"component '{self._id}'")
         }
         if regions.setdefault(region.name, region.amounts()) != region.amounts():
             raise InvalidTopologyError(
@@ -352,16 +353,16 @@ def _check_batch_types(topology: Topology) -> None:
     """Refuse types of a ColumnBolt for a field that none of its inputs has."""
     for bolt in topology.bolts:
         declared = bolt.instance.types if isinstance(bolt.instance, ColumnBolt) else {}
-        known = {
+        known_fields = {
             f
             for s in bolt.inputs
             for f in topology.components[s.component].streams[s.stream].fields
         }
-        stray = sorted(set(declared) - known)
+        stray = sorted(set(declared) - known_fields)
         if stray:
             raise InvalidTopologyError(
                 f"component '{bolt.id}': types names '{stray[0]}', which no input has; they have "
-                f"{', '.join(sorted(known)) or 'none'}"
+                f"{', '.join(sorted(known_fields)) or 'none'}"
             )
 
 
@@ -370,12 +371,12 @@ def _check_sink_fields(topology: Topology) -> None:
     for bolt in topology.bolts:
         if not isinstance(bolt.instance, TransactionalSink):
             continue
-        for each in bolt.inputs:
-            fields = topology.components[each.component].streams[each.stream].fields
+        for source in bolt.inputs:
+            fields = topology.components[source.component].streams[source.stream].fields
             if missing := [name for name in bolt.instance.input_fields if name not in fields]:
                 raise InvalidTopologyError(
-                    f"component '{bolt.id}' writes the field '{missing[0]}', which stream '{each.stream}' of "
-                    f"'{each.component}' does not have: it declares {', '.join(fields) or 'none'}"
+                    f"component '{bolt.id}' writes the field '{missing[0]}', which stream '{source.stream}' of "
+                    f"'{source.component}' does not have: it declares {', '.join(fields) or 'none'}"
                 )
 
 

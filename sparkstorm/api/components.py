@@ -40,9 +40,9 @@ class Effects(Enum):
 def check_effects(id: str, effects: Any) -> None:
     """Raise InvalidTopologyError unless a component's effects are a member of Effects."""
     if not isinstance(effects, Effects):
-        known = ", ".join(f"Effects.{each.name}" for each in Effects)
+        names = ", ".join(f"Effects.{effect.name}" for effect in Effects)
         raise InvalidTopologyError(
-            f"component '{id}': effects is {show(effects)}; use one of {known}"
+            f"component '{id}': effects is {show(effects)}; use one of {names}"
         )
 
 

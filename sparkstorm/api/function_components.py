@@ -151,9 +151,9 @@ class FunctionSpout(ReplayableSpout):
     def next_tuple(self) -> None:
         """Emit one row under its index."""
         if self._next < len(self._rows):
-            at = self._next
+            index = self._next
             self._next += self._stride
-            self._collector.emit(row_of(self._rows[at]), at)
+            self._collector.emit(row_of(self._rows[index]), index)
 
     def is_exhausted(self) -> bool:
         """Return whether every row of this task was emitted."""
@@ -340,7 +340,7 @@ def _outputs(where: str, declared: Declaration) -> Any:
                 f"{where} emits to the default stream only; derive from BasicBolt for several streams"
             )
         return dict(first)
-    stray = next((each for each in declared.outputs if not isinstance(each, str)), None)
+    stray = next((output for output in declared.outputs if not isinstance(output, str)), None)
     if stray is not None:
         raise InvalidTopologyError(
             f"{where}: fields are names, or one mapping of names to types, not {show(stray)}"
@@ -363,17 +363,19 @@ def _check_rows(where: str, function: Any, outputs: Outputs) -> None:
             f"{where} yields rows, but declares no fields; name them in the decorator"
         )
     before: dis.Instruction | None = None
-    for each in dis.get_instructions(function) if yields else ():
-        width = _width(before) if each.opname == "YIELD_VALUE" and before is not None else None
+    for instruction in dis.get_instructions(function) if yields else ():
+        width = (
+            _width(before) if instruction.opname == "YIELD_VALUE" and before is not None else None
+        )
         if width is not None and width != len(outputs):
-            line = each.positions.lineno if each.positions else None
+            line = instruction.positions.lineno if instruction.positions else None
             is_one = before is not None and before.opname in _COLLECTIONS
             remedy = ONE_VALUE if is_one else "yield as many values as there are fields"
             raise InvalidTopologyError(
                 f"{where} yields {width} value{'s' * (width != 1)} in line {line}, but declares {len(outputs)} "
                 f"({listed}); {remedy}"
             )
-        before = each
+        before = instruction
 
 
 def _width(before: dis.Instruction) -> int | None:
@@ -390,7 +392,7 @@ def _width(before: dis.Instruction) -> int | None:
 def _named(thing: Any) -> str:
     """Return a function with the place of its first line."""
     code = getattr(thing, "__code__", None)
-    place = (
+    where = (
         f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
     )
-    return f"function {getattr(thing, '__qualname__', type(thing).__name__)}{place}"
+    return f"function {getattr(thing, '__qualname__', type(thing).__name__)}{where}"

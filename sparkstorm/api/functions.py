@@ -229,8 +229,8 @@ def spout(*outputs: str | Mapping[str, str]) -> Callable[[FunctionT], FunctionT]
 
 def declaration_of(thing: Any) -> Declaration | None:
     """Return the declaration that a decorator has left on a function; None for anything else."""
-    found = getattr(thing, _MARK, None)
-    return found if isinstance(found, Declaration) else None
+    declaration = getattr(thing, _MARK, None)
+    return declaration if isinstance(declaration, Declaration) else None
 
 
 ONE_VALUE = "a list or a dict is one value; yield a tuple for several, as in `yield a, b`"
@@ -267,11 +267,11 @@ def raise_inside(rows: Any, error: Exception) -> NoReturn:
 
 
 def _decorator(declared: Declaration) -> Callable[[FunctionT], FunctionT]:
-    for each in declared.outputs:
+    for output in declared.outputs:
         # the build refuses a list, and names the function and its line
-        if not isinstance(each, Iterable):
+        if not isinstance(output, Iterable):
             raise TypeError(
-                f"{declared.kind}({each!r:.40}): outputs are names of fields as texts, or one mapping of names to types"
+                f"{declared.kind}({output!r:.40}): outputs are names of fields as texts, or one mapping of names to types"
             )
     return lambda function: _marked(function, declared)
 

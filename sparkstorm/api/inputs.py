@@ -119,39 +119,39 @@ def check_keys(topology: Topology) -> None:
 def _check_key(component: Component) -> None:
     tasks = task_count(component, {})
     first: Subscription | None = None
-    for each in component.inputs if tasks > 1 else ():
-        key = key_of_input(component.instance, each.component, each.stream)
+    for source in component.inputs if tasks > 1 else ():
+        key = key_of_input(component.instance, source.component, source.stream)
         if not key:
             continue
         where = f"component '{component.id}': tuples of one key ({', '.join(key)}) must reach the same of its {tasks} tasks, but"
-        kind = each.grouping.kind
-        stream = f"stream '{each.stream}' of '{each.component}'"
-        names = ", ".join(f"'{name}'" for name in (each.component, *key))
+        kind = source.grouping.kind
+        stream = f"stream '{source.stream}' of '{source.component}'"
+        names = ", ".join(f"'{name}'" for name in (source.component, *key))
         if kind in ("shuffle", "load_aware_shuffle", "none", "local_or_shuffle"):
             raise InvalidTopologyError(
                 f"{where} {stream} comes by {kind} grouping; use fields_grouping({names}), or one task"
             )
-        if kind in ("fields", "key_range") and not set(each.grouping.fields) <= set(key):
+        if kind in ("fields", "key_range") and not set(source.grouping.fields) <= set(key):
             raise InvalidTopologyError(
-                f"{where} {stream} is grouped by {', '.join(each.grouping.fields)}; use fields_grouping({names}), or one task"
+                f"{where} {stream} is grouped by {', '.join(source.grouping.fields)}; use fields_grouping({names}), or one task"
             )
         if kind not in ("fields", "key_range", "global"):
             continue
-        if first is not None and _by(component, first) != _by(component, each):
+        if first is not None and _by(component, first) != _by(component, source):
             raise InvalidTopologyError(
                 f"{where} {stream} and stream '{first.stream}' of '{first.component}' are grouped differently; "
                 "group every input by the same fields in the same order, or use one task"
             )
-        first = first or each
+        first = first or source
 
 
-def _by(component: Component, each: Subscription) -> tuple[str, tuple[int, ...], Any]:
+def _by(component: Component, source: Subscription) -> tuple[str, tuple[int, ...], Any]:
     """Return how an input is grouped: the places of its fields in its key, since the keys of a join
     have several names.
     """
-    key = key_of_input(component.instance, each.component, each.stream)
+    key = key_of_input(component.instance, source.component, source.stream)
     return (
-        each.grouping.kind,
-        tuple(key.index(name) for name in each.grouping.fields),
-        each.grouping.custom,
+        source.grouping.kind,
+        tuple(key.index(name) for name in source.grouping.fields),
+        source.grouping.custom,
     )

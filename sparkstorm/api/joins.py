@@ -100,36 +100,36 @@ class JoinBolt(WindowedBolt):
         return next((side.key for side in self._sides if side.channel == (component, stream)), ())
 
     def prepare(self, conf: Any, context: Any) -> None:
-        self._place_by_channel = {side.channel: place for place, side in enumerate(self._sides)}
+        self._place_by_channel = {side.channel: index for index, side in enumerate(self._sides)}
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         """Join the tuples of one window, in the order of the first stream's."""
         sides: list[dict[tuple[Any, ...], list[Tuple]]] = [{} for _ in self._sides]
         first: list[Tuple] = []
         for tup in window:
-            place = self._place_by_channel[tup.component, tup.stream]
-            if place == 0:
+            index = self._place_by_channel[tup.component, tup.stream]
+            if index == 0:
                 first.append(tup)
             else:
-                sides[place].setdefault(self._key(tup, place), []).append(tup)
+                sides[index].setdefault(self._key(tup, index), []).append(tup)
         rows: list[tuple[Tuple | None, ...]] = [(tup,) for tup in first]
-        for place in range(1, len(sides)):
-            rows = self._extended(rows, place, sides[place])
+        for index in range(1, len(sides)):
+            rows = self._extended(rows, index, sides[index])
         for row in rows:
             collector.emit(tuple(_value(row, column, self._sides) for column in self._columns))
 
     def _extended(
         self,
         rows: list[tuple[Tuple | None, ...]],
-        place: int,
-        found: Mapping[tuple[Any, ...], list[Tuple]],
+        index: int,
+        tuples_by_key: Mapping[tuple[Any, ...], list[Tuple]],
     ) -> list[tuple[Tuple | None, ...]]:
-        side = self._sides[place]
+        side = self._sides[index]
         longer = list[tuple[Tuple | None, ...]]()
         for row in rows:
             prior = row[side.prior]
             partners: Sequence[Tuple | None] = (
-                [] if prior is None else found.get(self._key(prior, side.prior), [])
+                [] if prior is None else tuples_by_key.get(self._key(prior, side.prior), [])
             )
             longer += [(*row, partner) for partner in partners or ([None] if side.is_left else [])]
             if len(longer) > _MOST_ROWS:
@@ -138,19 +138,19 @@ class JoinBolt(WindowedBolt):
                 )
         return longer
 
-    def _key(self, tup: Tuple, place: int) -> tuple[Any, ...]:
-        return tuple(_hashable(tup[field]) for field in self._sides[place].key)
+    def _key(self, tup: Tuple, index: int) -> tuple[Any, ...]:
+        return tuple(_hashable(tup[field]) for field in self._sides[index].key)
 
     def _joined(self, source: str, key: Fields, to: str | None, is_left: bool) -> Self:
         prior = (
             0
             if to is None
-            else next((at for at, side in enumerate(self._sides) if side.source == to), -1)
+            else next((index for index, side in enumerate(self._sides) if side.source == to), -1)
         )
-        known = ", ".join(side.source for side in self._sides)
+        earlier = ", ".join(side.source for side in self._sides)
         if prior < 0:
             raise InvalidTopologyError(
-                f"JoinBolt: '{source}' is joined to '{to}', which is none of the streams before it: {known}"
+                f"JoinBolt: '{source}' is joined to '{to}', which is none of the streams before it: {earlier}"
             )
         names = _names(source, key)
         if len(names) != len(self._sides[0].key):
@@ -158,7 +158,7 @@ class JoinBolt(WindowedBolt):
                 f"JoinBolt: '{source}' has a key of {len(names)} fields, '{self._sides[0].source}' one of {len(self._sides[0].key)}"
             )
         side = _Side(source, names, is_left, prior)
-        if any(each.channel == side.channel for each in self._sides):
+        if any(other.channel == side.channel for other in self._sides):
             raise InvalidTopologyError(
                 f"JoinBolt: '{source}' is joined twice; a stream has one place"
             )

@@ -138,25 +138,25 @@ class TaskMetrics:
         """Ask the functions that are due; return how many values are new. One that raises is
         reported and asked no more.
         """
-        found = 0
-        for each in [each for each in self._sampled if now_ms >= each.due_ms]:
-            each.due_ms = now_ms + each.period_ms
+        num_changed = 0
+        for sampled in [sampled for sampled in self._sampled if now_ms >= sampled.due_ms]:
+            sampled.due_ms = now_ms + sampled.period_ms
             try:
-                answer = each.ask()
+                answer = sampled.ask()
                 numbers = (
-                    {f"{each.name}.{key}": value for key, value in answer.items()}
+                    {f"{sampled.name}.{key}": value for key, value in answer.items()}
                     if isinstance(answer, Mapping)
-                    else {each.name: answer}
+                    else {sampled.name: answer}
                 )
                 for name, value in numbers.items():
                     if value is not None:
                         gauge = self._value(name, _Sampled, MetricKind.GAUGE)
-                        found += gauge.value != value
+                        num_changed += gauge.value != value
                         gauge.add(_number(value))
             except Exception as error:
-                self._sampled.remove(each)
+                self._sampled.remove(sampled)
                 report(error)
-        return found
+        return num_changed
 
     def _value(self, name: str, made: type, kind: MetricKind) -> MetricValue:
         where = f"component '{self.component}': metric {name!r:.120}"

@@ -39,7 +39,7 @@ def find_refused(rows: Sequence[Row], take: Callable[[Sequence[Row]], str]) -> d
     waiting = [range(len(rows))] if rows else []
     while waiting:
         piece = waiting.pop()
-        reason = take([rows[place] for place in piece])
+        reason = take([rows[index] for index in piece])
         if reason and len(piece) == 1:
             refused[piece[0]] = reason
         elif reason:

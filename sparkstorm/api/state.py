@@ -82,18 +82,18 @@ class ExpiringState:
 
     def get(self, key: Any, now_ms: int, default: Any = None) -> Any:
         """Return the value under a key that has not ended."""
-        found = self._state.get(key)
-        if found is None:
+        entry = self._state.get(key)
+        if entry is None:
             return default
-        if self._has_ended(found, now_ms):
+        if self._has_ended(entry, now_ms):
             del self._state[key]
             return default
-        return found[0]
+        return entry[0]
 
     def put(self, key: Any, value: Any, now_ms: int) -> None:
         """Set a value; its life begins anew."""
-        found = self._state.get(key)
-        self._state[key] = [value, now_ms if found is None else max(now_ms, found[1])]
+        entry = self._state.get(key)
+        self._state[key] = [value, now_ms if entry is None else max(now_ms, entry[1])]
 
     def add(self, key: Any, amount: float, now_ms: int) -> Any:
         """Add to the number under a key (0 if there is none, or it has ended) and return the
@@ -112,10 +112,10 @@ class ExpiringState:
         """Delete every key that has ended and return their number; the whole state is read, so call
         it from a rare tick.
         """
-        ended = [key for key, found in self._state.items() if self._has_ended(found, now_ms)]
+        ended = [key for key, entry in self._state.items() if self._has_ended(entry, now_ms)]
         for key in ended:
             del self._state[key]
         return len(ended)
 
-    def _has_ended(self, found: Any, now_ms: int) -> bool:
-        return bool(now_ms - found[1] > self._ttl_ms)
+    def _has_ended(self, entry: Any, now_ms: int) -> bool:
+        return bool(now_ms - entry[1] > self._ttl_ms)

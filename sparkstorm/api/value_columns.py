@@ -110,9 +110,9 @@ def exact_array(column: Sequence[Any]) -> Any:
             return pa.array(column, pa.int64())
         except OverflowError:
             return _as_values(column)
-    found = natural_array(column)
-    if found is not None:
-        return found
+    array = natural_array(column)
+    if array is not None:
+        return array
     if len(column) > 1 and kinds <= _NATURAL:  # one by one most have a natural type
         raise pa.ArrowInvalid("values in one column that no one type of Arrow's holds unchanged")
     return _as_values(column)
@@ -138,17 +138,17 @@ def natural_array(column: Sequence[Any]) -> Any:
             if kind is int
             else None
         )
-        found = pa.array(column, wanted)
+        array = pa.array(column, wanted)
         if kind is int:
-            return found
-        if pa.types.is_decimal256(found.type):
+            return array
+        if pa.types.is_decimal256(array.type):
             return None  # Spark's and most files' decimals have 38 digits
         there = [value for value in column if value is not None]
-        back = [value for value in plain_values(found) if value is not None]
+        back = [value for value in plain_values(array) if value is not None]
         # The usual zone, without packing both lists; a fold would be lost.
         if kind is datetime.datetime and set(map(_zone_and_fold, there)) == {(datetime.UTC, 0)}:
-            return found if back == there else None
-        return found if Codec().pack(back) == Codec().pack(there) else None
+            return array if back == there else None
+        return array if Codec().pack(back) == Codec().pack(there) else None
     except (pa.ArrowException, TypeError, ValueError, OverflowError, CodecError):
         return None
 
@@ -199,13 +199,13 @@ def declared_array(column: Sequence[Any], kind: DataType) -> Any:
         inner = kind.value_type if coded else kind
         if fitting and not (pa.types.is_decimal(inner) or pa.types.is_timestamp(inner)):
             return made
-        found = plain_values(made)
+        plain = plain_values(made)
     except (TypeError, ValueError, OverflowError, CodecError) as error:
         raise pa.ArrowInvalid(str(error)) from error
     # Times of equal value are held: one comparison of the lists
-    if fitting and pa.types.is_timestamp(inner) and found == list(column):
+    if fitting and pa.types.is_timestamp(inner) and plain == list(column):
         return made
-    for value, held in zip(column, found, strict=True):
+    for value, held in zip(column, plain, strict=True):
         if not _is_held(value, held):
             raise pa.ArrowInvalid(f"{value!r:.60} would become {held!r:.60} in a column of {kind}")
     return made
@@ -310,7 +310,7 @@ def _by_column(array: Any) -> list[Any]:
     kind = array.type
     if types.is_dictionary(kind) and not types.is_nested(kind.value_type):
         words = _by_column(array.dictionary)
-        return [None if at is None else words[at] for at in array.indices.to_pylist()]
+        return [None if index is None else words[index] for index in array.indices.to_pylist()]
     if types.is_struct(kind):
         return _with_nulls(array, _dicts)
     if types.is_map(kind):
@@ -365,14 +365,14 @@ def _mappings(array: Any) -> list[Any]:
     size = bounds[-1] - first
     keys = _by_column(array.keys.slice(first, size))
     items = _by_column(array.items.slice(first, size))
-    found = []
+    mappings = []
     for start, stop in pairwise(bounds):
         part = slice(start - first, stop - first)
         mapping = dict(zip(keys[part], items[part], strict=True))
         if len(mapping) < stop - start:
             raise ValueError("one key twice")
-        found.append(mapping)
-    return found
+        mappings.append(mapping)
+    return mappings
 
 
 # Of datetime: microseconds and days since 1970. numpy gives numbers beyond them.
@@ -400,10 +400,10 @@ def _dates(array: Any) -> list[Any]:
 
 
 def _of_numpy(numbers: Any, kind: str, bounds: tuple[int, int]) -> list[Any]:
-    found = numbers.to_numpy()
-    if len(found) and not bounds[0] <= found.min() <= found.max() <= bounds[1]:
+    numpy_values = numbers.to_numpy()
+    if len(numpy_values) and not bounds[0] <= numpy_values.min() <= numpy_values.max() <= bounds[1]:
         raise OverflowError("beyond the calendar")
-    values: list[Any] = found.view(kind).tolist()
+    values: list[Any] = numpy_values.view(kind).tolist()
     return values
 
 
@@ -498,11 +498,11 @@ def zone_of(name: str) -> datetime.tzinfo:
     if name.upper() in ("UTC", "ETC/UTC", "Z"):
         return datetime.UTC
     try:
-        if found := _OFFSET.fullmatch(name):
-            hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:])
+        if match := _OFFSET.fullmatch(name):
+            hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
             offset = datetime.timedelta(hours=hours, minutes=minutes, seconds=seconds)
             return (
-                datetime.timezone(-offset if found[1] == "-" else offset)
+                datetime.timezone(-offset if match[1] == "-" else offset)
                 if offset
                 else datetime.UTC
             )
@@ -533,10 +533,10 @@ def _plain(value: Any, kind: Any) -> Any:
             raise CodecError(
                 f"a map with keys of type {kind.key_type}; keys are text, bytes, numbers, true/false and dates"
             )
-        found = {_plain(key, kind.key_type): _plain(item, kind.item_type) for key, item in value}
-        if len(found) != len(value):
+        mapping = {_plain(key, kind.key_type): _plain(item, kind.item_type) for key, item in value}
+        if len(mapping) != len(value):
             raise CodecError("a map with one key twice")
-        return found
+        return mapping
     if pa.types.is_struct(kind):
         return {field.name: _plain(value[field.name], field.type) for field in kind}
     if pa.types.is_run_end_encoded(kind):
