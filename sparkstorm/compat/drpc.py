@@ -106,7 +106,7 @@ class DrpcSpout(Spout):
         call = self._calls.get(id)
         if call is None:  # its caller has gone
             return
-        place = json.dumps(
+        return_info = json.dumps(
             {
                 "id": id,
                 "host": self._server.name,
@@ -115,7 +115,7 @@ class DrpcSpout(Spout):
             }
         )
         try:
-            self._collector.emit([call.args, place], id)
+            self._collector.emit([call.args, return_info], id)
         except CodecError as error:
             call.finish(400, str(error)[:300])
 
@@ -210,11 +210,11 @@ class ReturnResults(BasicBolt):
         result = tup.values[0]
         info = tup.values[-1]
         try:
-            place = json.loads(info)
-            host = str(place["host"])
-            port = int(place["port"])
-            id = str(place["id"])
-            is_tls = place.get("scheme") == "https"
+            return_info = json.loads(info)
+            host = str(return_info["host"])
+            port = int(return_info["port"])
+            id = str(return_info["id"])
+            is_tls = return_info.get("scheme") == "https"
         except (ValueError, TypeError, KeyError):
             raise ValueError(
                 f"the last field of an input of ReturnResults must be a return-info, not {info!r:.80}"

@@ -136,7 +136,7 @@ def read_properties(path: str | Path) -> dict[str, str]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidConfigError(f"{path}: the properties cannot be read: {error}") from error
-    found = {}
+    properties = {}
     for number, line in enumerate(text.splitlines(), 1):
         name, sign, value = line.strip().partition("=")
         if not name or name[0] in "#!":
@@ -145,8 +145,8 @@ def read_properties(path: str | Path) -> dict[str, str]:
             raise InvalidConfigError(
                 f"{path}, line {number}: expected name=value, got {show(line.strip())}"
             )
-        found[name.strip()] = value.strip()
-    return found
+        properties[name.strip()] = value.strip()
+    return properties
 
 
 def build(file: str, filter: str | None = None, environment: bool = False) -> Topology:
@@ -220,8 +220,8 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any], override: bool, path:
         theirs = other["config"] or {}
         into["config"] = {**mine, **theirs} if override else {**theirs, **mine}
     for section in ("components", "spouts", "bolts"):
-        mine = {_id(each, section, path): each for each in _list(into, section, path)}
-        theirs = {_id(each, section, path): each for each in _list(other, section, path)}
+        mine = {_id(entry, section, path): entry for entry in _list(into, section, path)}
+        theirs = {_id(entry, section, path): entry for entry in _list(other, section, path)}
         first, last = (mine, theirs) if override else (theirs, mine)
         # references look back
         order = [*theirs, *mine] if section == "components" else [*mine, *theirs]
@@ -230,10 +230,10 @@ def _merge(into: dict[str, Any], other: Mapping[str, Any], override: bool, path:
 
 
 def _list(document: Mapping[str, Any], section: str, path: str) -> list[Any]:
-    found = document.get(section) or []
-    if not isinstance(found, list):
-        raise InvalidConfigError(f"{path}: {section}: expected a list, got {show(found)}")
-    return found
+    entries = document.get(section) or []
+    if not isinstance(entries, list):
+        raise InvalidConfigError(f"{path}: {section}: expected a list, got {show(entries)}")
+    return entries
 
 
 def _id(entry: Any, section: str, path: str) -> str:
@@ -253,9 +253,9 @@ class _Builder:
         self._objects: dict[str, Any] = {}
 
     def build(self) -> Topology:
-        for each in _list(self._document, "components", self._path):
-            id = _id(each, "components", self._path)
-            self._objects[id] = self._object(each, f"component '{id}'")
+        for entry in _list(self._document, "components", self._path):
+            id = _id(entry, "components", self._path)
+            self._objects[id] = self._object(entry, f"component '{id}'")
         if self._document.get("workerHooks"):
             raise InvalidConfigError(
                 f"{self._path}: workerHooks: name hooks in topology.worker.hooks of config instead"
@@ -267,17 +267,17 @@ class _Builder:
         builder = TopologyBuilder()
         declarers: dict[str, Declarer] = {}
         for section in ("spouts", "bolts"):
-            for each in _list(self._document, section, self._path):
-                id = _id(each, section, self._path)
+            for entry in _list(self._document, section, self._path):
+                id = _id(entry, section, self._path)
                 add = builder.set_spout if section == "spouts" else builder.set_bolt
-                instance = self._object(each, f"{section[:-1]} '{id}'")
-                tasks = each.get("numTasks", -1)
+                instance = self._object(entry, f"{section[:-1]} '{id}'")
+                tasks = entry.get("numTasks", -1)
                 declarers[id] = add(
                     id,
                     instance,
-                    each.get("parallelism", 1),
+                    entry.get("parallelism", 1),
                     num_tasks=None if tasks == -1 else tasks,
-                    conf=_conf(each, instance),
+                    conf=_conf(entry, instance),
                 )
         for stream in _list(self._document, "streams", self._path):
             self._connect(stream, declarers)
@@ -295,12 +295,12 @@ class _Builder:
             raise InvalidConfigError(
                 f"{self._path}: topologySource: {source.get('className')} has no method {name}"
             )
-        found = self._call(method, [self._document.get("config") or {}], "topologySource")
-        if not isinstance(found, Topology):
+        topology = self._call(method, [self._document.get("config") or {}], "topologySource")
+        if not isinstance(topology, Topology):
             raise InvalidConfigError(
-                f"{self._path}: topologySource: {name} returned a {type(found).__name__}; return builder.build()"
+                f"{self._path}: topologySource: {name} returned a {type(topology).__name__}; return builder.build()"
             )
-        return found
+        return topology
 
     def _connect(self, stream: Any, declarers: Mapping[str, Declarer]) -> None:
         if not isinstance(stream, dict) or not {"from", "to", "grouping"} <= stream.keys():
@@ -345,21 +345,21 @@ class _Builder:
         made = self._call(
             made_by, arguments, where, self._mapped(described.get("constructorKwargs") or {})
         )
-        for each in _list(described, "properties", self._path):
-            self._set(made, each, where)
-        for each in _list(described, "configMethods", self._path):
-            method = getattr(made, each["name"], None)
+        for entry in _list(described, "properties", self._path):
+            self._set(made, entry, where)
+        for entry in _list(described, "configMethods", self._path):
+            method = getattr(made, entry["name"], None)
             if not callable(method):
                 raise InvalidConfigError(
-                    f"{self._path}: {where}: {name} has no method {each['name']}"
+                    f"{self._path}: {where}: {name} has no method {entry['name']}"
                 )
-            self._call(method, self._values(each.get("args"), where), where)
+            self._call(method, self._values(entry.get("args"), where), where)
         return made
 
     def _set(self, made: Any, described: Mapping[str, Any], where: str) -> None:
         """Set a property: by its method `set_NAME`, else an attribute that is there."""
         name = str(described["name"])
-        given = {key: each for key, each in described.items() if key != "name"}
+        given = {key: part for key, part in described.items() if key != "name"}
         if len(given) != 1:
             raise InvalidConfigError(
                 f"{self._path}: {where}: property {show(name)} has one of value, ref and reflist, not {len(given)}"
@@ -371,8 +371,10 @@ class _Builder:
         elif hasattr(made, name):
             setattr(made, name, value)
         else:
-            known = [each.removeprefix("set_") for each in (*vars(made), *dir(type(made)))]
-            near = get_close_matches(name, known, 1)
+            known_names = [
+                attribute.removeprefix("set_") for attribute in (*vars(made), *dir(type(made)))
+            ]
+            near = get_close_matches(name, known_names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise InvalidConfigError(
                 f"{self._path}: {where}: {type(made).__name__} has no property {show(name)}{hint}"
@@ -388,17 +390,17 @@ class _Builder:
         arguments = self._values(described.get("constructorArgs"), where)
         outputs: dict[str, Any] = {"default": list(arguments[1])} if len(arguments) > 1 else {}
         settings: dict[str, Any] = {}
-        for each in _list(described, "configMethods", self._path):
-            args = self._values(each.get("args"), where)
-            if each["name"] == "setDefaultStream":
+        for entry in _list(described, "configMethods", self._path):
+            args = self._values(entry.get("args"), where)
+            if entry["name"] == "setDefaultStream":
                 outputs["default"] = list(args[0])
-            elif each["name"] == "setNamedStream":
+            elif entry["name"] == "setNamedStream":
                 outputs[args[0]] = list(args[1])
-            elif each["name"] == "addComponentConfig":
+            elif entry["name"] == "addComponentConfig":
                 settings[args[0]] = args[1]
             else:
                 raise InvalidConfigError(
-                    f"{self._path}: {where}: a shell component has no method {each['name']}"
+                    f"{self._path}: {where}: a shell component has no method {entry['name']}"
                 )
         return kind(arguments[0] if arguments else [], outputs, settings=settings)
 
@@ -448,7 +450,7 @@ class _Builder:
             raise InvalidConfigError(
                 f"{self._path}: {where}: arguments are a list, not {show(arguments)}"
             )
-        return [self._value(each, where) for each in arguments or []]
+        return [self._value(argument, where) for argument in arguments or []]
 
     def _mapped(self, named: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._value(value, name) for name, value in named.items()}
@@ -456,14 +458,14 @@ class _Builder:
     def _value(self, value: Any, where: str) -> Any:
         """Return a value with the objects that it refers to, at any depth."""
         if isinstance(value, list):
-            return [self._value(each, where) for each in value]
+            return [self._value(item, where) for item in value]
         if not isinstance(value, dict):
             return value
         if value.keys() == {"ref"}:
             return self._referred(value["ref"], where)
         if value.keys() == {"reflist"}:
             return [self._referred(id, where) for id in value["reflist"]]
-        return {key: self._value(each, where) for key, each in value.items()}
+        return {key: self._value(item, where) for key, item in value.items()}
 
     def _referred(self, id: Any, where: str) -> Any:
         if id not in self._objects:
@@ -477,10 +479,12 @@ def _conf(described: Mapping[str, Any], instance: Any) -> dict[str, Any]:
     """Keys of the component: its loads, and a shell bolt's tick, by which a child that acks late is
     read.
     """
-    found = {key: described[name] for name, key in _LOADS.items() if described.get(name, -1) != -1}
+    settings = {
+        key: described[name] for name, key in _LOADS.items() if described.get(name, -1) != -1
+    }
     if isinstance(instance, ShellBolt):
-        found |= {
+        settings |= {
             TICK_KEY: 1,
             **{key: value for key, value in instance.settings.items() if key == TICK_KEY},
         }
-    return found
+    return settings

@@ -168,9 +168,9 @@ class ShellChild:
     def _next(self) -> bytes | None:
         if b"end" not in self._lines:
             return None
-        place = self._lines.index(b"end")
-        message = b"\n".join(self._lines[:place])
-        del self._lines[: place + 1]
+        index = self._lines.index(b"end")
+        message = b"\n".join(self._lines[:index])
+        del self._lines[: index + 1]
         return message
 
     def _ended(self) -> ShellError:
@@ -349,7 +349,7 @@ class ShellBolt(_Shell, Bolt):
                     anchors = _anchor_ids(message)
                     about.update(anchors)
                     if refused is None:
-                        self._emit(message, [self._found(each, verdicts) for each in anchors])
+                        self._emit(message, [self._found(anchor, verdicts) for anchor in anchors])
                     continue
                 settled = _id(message.get("id"))
                 about.add(settled)
@@ -384,8 +384,8 @@ class ShellBolt(_Shell, Bolt):
             self._collector.emit_direct(task, values, anchors, stream)
 
     def _give_up(self, ids: Sequence[str], text: str) -> None:
-        for each in ids:
-            self._collector.fail(self._open.pop(each), text)
+        for tuple_id in ids:
+            self._collector.fail(self._open.pop(tuple_id), text)
 
     def cleanup(self) -> None:
         """End the child."""
@@ -480,7 +480,7 @@ def _anchor_ids(message: Mapping[str, Any]) -> list[str]:
     anchors = message.get("anchors")
     if anchors is None:
         return []
-    return [_id(each) for each in (anchors if isinstance(anchors, list) else [anchors])]
+    return [_id(anchor) for anchor in (anchors if isinstance(anchors, list) else [anchors])]
 
 
 def _id(value: Any) -> str:
@@ -507,19 +507,22 @@ def _placed(command: Sequence[str], context: TopologyContext) -> tuple[list[str]
 
 def _plain(conf: Conf) -> dict[str, Any]:
     """Return the settings that JSON can carry; passwords are not among a topology's keys."""
-    found = {}
+    plain = {}
     for key, value in conf.items():
         try:
-            found[key] = json.loads(json.dumps(value, allow_nan=False))
+            plain[key] = json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError):
             continue
-    return found
+    return plain
 
 
 def _described(context: TopologyContext, outputs: Outputs) -> dict[str, Any]:
     """Describe the topology in Storm's words."""
     by_stream: Mapping[str, Any] = outputs if isinstance(outputs, Mapping) else {"default": outputs}
-    fields = {stream: list(getattr(each, "fields", each)) for stream, each in by_stream.items()}
+    fields = {
+        stream: list(getattr(declared, "fields", declared))
+        for stream, declared in by_stream.items()
+    }
     return {
         "task->component": {str(task): name for task, name in context.component_by_task.items()},
         "taskid": context.task_id,
