@@ -47,7 +47,11 @@ class Grouping:
     @staticmethod
     def fields(*names: str | Sequence[str]) -> model.Grouping:
         """Group by fields, given one by one or as a list."""
-        flat = [name for each in names for name in ([each] if isinstance(each, str) else each)]
+        flat = [
+            name
+            for argument in names
+            for name in ([argument] if isinstance(argument, str) else argument)
+        ]
         return model.Grouping("fields", tuple(flat))
 
     @staticmethod
@@ -186,14 +190,14 @@ class ReliableSpout(Spout):
 
     def fail(self, tup_id: Any) -> None:
         """Emit a tuple again, or give it up."""
-        kept = self.unacked_tuples.get(tup_id)
-        if kept is None:
+        unacked = self.unacked_tuples.get(tup_id)
+        if unacked is None:
             return
         if self.failed_tuples[tup_id] >= self.max_fails:
             self.ack(tup_id)
             return
         self.failed_tuples[tup_id] += 1
-        tup, stream, direct_task = kept
+        tup, stream, direct_task = unacked
         self.emit(tup, tup_id, stream, direct_task)
 
 
@@ -398,7 +402,7 @@ class _TopologyType(type):
         specs = {}
         for base in reversed(cls.__mro__):
             specs.update(
-                {key: each for key, each in vars(base).items() if isinstance(each, Specification)}
+                {key: spec for key, spec in vars(base).items() if isinstance(spec, Specification)}
             )
         names = {spec: spec.name or key for key, spec in specs.items()}
         shared = {
@@ -442,7 +446,7 @@ def _inputs(name: str, inputs: Any) -> list[tuple[Any, model.Grouping]]:
     if isinstance(inputs, Mapping):
         return list(inputs.items())
     if isinstance(inputs, list | tuple) and not (len(inputs) == 2 and isinstance(inputs[1], str)):
-        return [(each, Grouping.SHUFFLE) for each in inputs]
+        return [(source, Grouping.SHUFFLE) for source in inputs]
     if isinstance(inputs, Specification | tuple):
         return [(inputs, Grouping.SHUFFLE)]
     raise InvalidTopologyError(
@@ -458,23 +462,23 @@ def _outputs(name: str, declared: Any) -> dict[str, model.Stream]:
         raise InvalidTopologyError(
             f"component '{name}': outputs is {show(declared)}; write a list of fields or of Streams"
         )
-    plain = [each for each in declared if isinstance(each, str)]
-    found = {
-        each.name: model.Stream(tuple(each.fields), each.direct)
-        for each in declared
-        if isinstance(each, Stream)
+    plain = [output for output in declared if isinstance(output, str)]
+    streams = {
+        output.name: model.Stream(tuple(output.fields), output.direct)
+        for output in declared
+        if isinstance(output, Stream)
     }
-    return {**({"default": model.Stream(tuple(plain))} if plain else {}), **found}
+    return {**({"default": model.Stream(tuple(plain))} if plain else {}), **streams}
 
 
 def _parallelism(name: str, par: Any) -> int:
     """Return the number of executors; of several by environment, the least."""
-    found = min(par.values()) if isinstance(par, Mapping) and par else par
-    if isinstance(found, bool) or not isinstance(found, int):
+    number = min(par.values()) if isinstance(par, Mapping) and par else par
+    if isinstance(number, bool) or not isinstance(number, int):
         raise InvalidTopologyError(
             f"component '{name}': par is {show(par)}, not a number of executors"
         )
-    return found
+    return number
 
 
 def _refuse_task_ids(need_task_ids: bool) -> None:

@@ -129,7 +129,7 @@ class Stream:
 
     def merge(self, *others: Stream) -> Stream:
         """Put streams with the same fields together."""
-        return Stream((*self.steps, *(step for each in others for step in each.steps)))
+        return Stream((*self.steps, *(step for other in others for step in other.steps)))
 
     def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
         """Send the stream through any bolt; options are those of `set_bolt`."""
@@ -146,7 +146,10 @@ class Stream:
         builder = TopologyBuilder()
         done: dict[str, StreamStep] = {}
         for step in (
-            found for end in (self, *others) for last in end.steps for found in _upstream(last)
+            upstream
+            for end in (self, *others)
+            for last in end.steps
+            for upstream in _upstream(last)
         ):
             if done.setdefault(step.name, step) is not step:
                 raise InvalidTopologyError(
@@ -156,7 +159,7 @@ class Stream:
             if not step.reads:
                 builder.set_spout(step.name, step.component, step.parallelism, **step.options)
                 continue
-            names = [each.name for each in step.reads]
+            names = [read.name for read in step.reads]
             inputs: Any = names if step.grouping is None else dict.fromkeys(names, step.grouping)
             builder.set_bolt(
                 step.name, step.component, step.parallelism, inputs=inputs, **step.options
@@ -176,16 +179,16 @@ class Stream:
         )
 
     def _fields(self, name: str) -> Any:
-        found = [each.fields() for each in self.steps]
-        if any(tuple(each) != tuple(found[0]) for each in found):
+        field_lists = [step.fields() for step in self.steps]
+        if any(tuple(names) != tuple(field_lists[0]) for names in field_lists):
             parts = " and ".join(
-                f"'{step.name}' has {', '.join(each)}"
-                for step, each in zip(self.steps, found, strict=True)
+                f"'{step.name}' has {', '.join(names)}"
+                for step, names in zip(self.steps, field_lists, strict=True)
             )
             raise InvalidTopologyError(
                 f"component '{name}': filter needs streams with the same fields, but {parts}"
             )
-        return found[0]
+        return field_lists[0]
 
 
 @dataclass(frozen=True)
@@ -258,13 +261,16 @@ class WindowedStream:
         return self.stream._then(name, made, parallelism)
 
     def _options(self, *more: str) -> dict[str, Any]:
-        known = ("time", "lag", "lateness", "late_stream")
-        unknown = sorted(self.options.keys() - {*known, *more})
+        known_options = ("time", "lag", "lateness", "late_stream")
+        unknown = sorted(self.options.keys() - {*known_options, *more})
         if unknown:
             raise InvalidTopologyError(
-                f"window(...) has no option '{unknown[0]}' here; it has {', '.join((*known, *more))}"
+                f"window(...) has no option '{unknown[0]}' here; it has {', '.join((*known_options, *more))}"
             )
-        return {"window": self.shape, **{each: self.options.get(each) for each in known}}
+        return {
+            "window": self.shape,
+            **{option: self.options.get(option) for option in known_options},
+        }
 
 
 def stream(spout: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
@@ -280,15 +286,15 @@ def _name(of: Any, name: str) -> str:
     """
     if name:
         return name
-    found = (
+    function_name = (
         getattr(of, "__name__", "")
         or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(of).__name__).lower()
     )
-    if not found.isidentifier():
+    if not function_name.isidentifier():
         raise InvalidTopologyError(
-            f"a step has no name, since its function is {show(found)}: write a def, or give name='...'"
+            f"a step has no name, since its function is {show(function_name)}: write a def, or give name='...'"
         )
-    return found
+    return function_name
 
 
 def _outputs(outputs: tuple[Field, ...]) -> Any:
@@ -297,6 +303,6 @@ def _outputs(outputs: tuple[Field, ...]) -> Any:
 
 def _upstream(step: StreamStep) -> Iterator[StreamStep]:
     """Yield a step and all that it reads, sources first."""
-    for each in step.reads:
-        yield from _upstream(each)
+    for read in step.reads:
+        yield from _upstream(read)
     yield step
