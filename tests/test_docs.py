@@ -129,7 +129,9 @@ def test_links_and_named_files_lead_somewhere(document: Path) -> None:
     named = re.findall(
         r"`((?:docs|conf|jobs|notebooks|tests|benchmarks|sparkstorm)/[\w./-]+\.\w+)`", text
     )
-    missing += [name for name in named if not (ROOT / name).exists()]
+    # a decision is not edited when a file that it names moves
+    if "decisions" not in document.parts:
+        missing += [name for name in named if not (ROOT / name).exists()]
     assert missing == []
 
 
