@@ -18,6 +18,7 @@ fusing of steps into one component, which would run them in one call but take aw
 but one.
 """
 
+from sparkstorm.streams.as_of_join import AsOfJoinBolt
 from sparkstorm.streams.chain import (
     FilterBolt,
     KeyedStream,
@@ -27,9 +28,14 @@ from sparkstorm.streams.chain import (
     WindowedStream,
     stream,
 )
+from sparkstorm.streams.interval_join import IntervalJoinBolt
+from sparkstorm.streams.keyed_join import KeyedJoin
 
 __all__ = [
+    "AsOfJoinBolt",
     "FilterBolt",
+    "IntervalJoinBolt",
+    "KeyedJoin",
     "KeyedStream",
     "MapBolt",
     "Stream",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
+    Duration,
     Grouping,
     Topology,
     TopologyBuilder,
@@ -18,7 +19,13 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.function_components import component_of, made_of
 from sparkstorm.api.functions import Declaration, WindowShape, row_of
+from sparkstorm.api.windows import TimeAware, late_stream_of
 from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.topology import DEFAULT_STREAM
+from sparkstorm.common.model.topology import Stream as TopologyStream
+from sparkstorm.streams.as_of_join import AsOfJoinBolt
+from sparkstorm.streams.interval_join import IntervalJoinBolt
+from sparkstorm.streams.keyed_join import Kind
 
 Function = Callable[..., Any]
 Field = str | Mapping[str, str]  # a name, or, alone, types by name
@@ -36,14 +43,28 @@ class StreamStep:
     reads: tuple[StreamStep, ...] = ()
     grouping: Grouping | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    streams: tuple[str, ...] = ()
+    """Stream of each step that it reads; empty: the default one of all."""
 
-    def fields(self) -> Any:
-        """Return the output fields of its default stream, or types by field."""
+    def inputs(self) -> list[str]:
+        """Return what it reads, as `inputs=` has it."""
+        return [source_of(step.name, name) for step, name in _pairs(self.reads, self.streams)]
+
+    def fields(self, stream: str = DEFAULT_STREAM) -> Any:
+        """Return the output fields of a stream, or types by field."""
+        made = component_of(self.name, self.component, _KINDS)
         given = self.options.get("outputs")
-        declared = (
-            given if given is not None else component_of(self.name, self.component, _KINDS).outputs
-        )
-        return declared.get("default", declared) if isinstance(declared, Mapping) else declared
+        declared = given if given is not None else made.outputs
+        if stream == DEFAULT_STREAM:
+            return declared.get(stream, declared) if isinstance(declared, Mapping) else declared
+        late = late_stream_of(made.time_conf() if isinstance(made, TimeAware) else {})
+        streams = {**(declared if isinstance(declared, Mapping) else {}), **late}
+        if isinstance(fields := streams.get(stream, ""), str):
+            raise InvalidTopologyError(
+                f"step '{self.name}' has no stream '{stream}': a late stream is named by "
+                "late_stream=, one of rows without a partner by unmatched_stream="
+            )
+        return fields.fields if isinstance(fields, TopologyStream) else fields
 
 
 _KINDS = ("spout", "bolt", "windowed", "fold")
@@ -75,6 +96,8 @@ class Stream:
     """Output of one or several steps. Every method adds a step and returns the output of that."""
 
     steps: tuple[StreamStep, ...]
+    streams: tuple[str, ...] = ()
+    """Stream of each step; empty: the default one of all."""
 
     def map(
         self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
@@ -95,9 +118,15 @@ class Stream:
         """Let those tuples go on for which a function is true."""
         return self._then(
             _name(function, name),
-            FilterBolt(function, self._fields(_name(function, name))),
+            FilterBolt(function, self._fields(f"component '{_name(function, name)}': filter")),
             parallelism,
         )
+
+    def side(self, stream: str) -> Stream:
+        """Go on from another stream of the last step, such as its late stream."""
+        for step in self.steps:
+            step.fields(stream)
+        return Stream(self.steps, (stream,) * len(self.steps))
 
     def key_by(self, *keys: str) -> KeyedStream:
         """Bring tuples with equal values in these fields to the same task of the next step."""
@@ -111,7 +140,9 @@ class Stream:
 
     def merge(self, *others: Stream) -> Stream:
         """Put streams with the same fields together."""
-        return Stream((*self.steps, *(step for other in others for step in other.steps)))
+        streams = (self, *others)
+        pairs = [pair for one in streams for pair in _pairs(one.steps, one.streams)]
+        return Stream(tuple(step for step, _ in pairs), tuple(name for _, name in pairs))
 
     def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
         """Send the stream through any bolt; options are those of `set_bolt`."""
@@ -141,7 +172,7 @@ class Stream:
             if not step.reads:
                 builder.set_spout(step.name, step.component, step.parallelism, **step.options)
                 continue
-            names = [read.name for read in step.reads]
+            names = step.inputs()
             inputs: Any = names if step.grouping is None else dict.fromkeys(names, step.grouping)
             builder.set_bolt(
                 step.name, step.component, step.parallelism, inputs=inputs, **step.options
@@ -157,19 +188,27 @@ class Stream:
         options: Mapping[str, Any] | None = None,
     ) -> Stream:
         return Stream(
-            (StreamStep(name, component, parallelism, self.steps, grouping, options or {}),)
+            (
+                StreamStep(
+                    name,
+                    component,
+                    parallelism,
+                    self.steps,
+                    grouping,
+                    options or {},
+                    self.streams,
+                ),
+            )
         )
 
-    def _fields(self, name: str) -> Any:
-        field_lists = [step.fields() for step in self.steps]
+    def _fields(self, who: str) -> Any:
+        field_lists = [step.fields(name) for step, name in _pairs(self.steps, self.streams)]
         if any(tuple(names) != tuple(field_lists[0]) for names in field_lists):
             parts = " and ".join(
                 f"'{step.name}' has {', '.join(names)}"
                 for step, names in zip(self.steps, field_lists, strict=True)
             )
-            raise InvalidTopologyError(
-                f"component '{name}': filter needs streams with the same fields, but {parts}"
-            )
+            raise InvalidTopologyError(f"{who} needs streams with the same fields, but {parts}")
         return field_lists[0]
 
 
@@ -204,6 +243,78 @@ class KeyedStream:
     def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
         """Send the stream through any bolt, by the key; options are those of `set_bolt`."""
         return self.stream._then(_name(bolt, name), bolt, parallelism, fields(*self.keys), options)
+
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        time: str,
+        within: Duration | None = None,
+        lower: Duration | None = None,
+        upper: Duration | None = None,
+        kind: Kind = "inner",
+        name: str = "join",
+        parallelism: int = 1,
+        **options: Any,
+    ) -> Stream:
+        """Join rows of another stream with an equal key and a near event time; see
+        `IntervalJoinBolt`. Further options: select, lag, late_stream, unmatched_stream,
+        time_output.
+        """
+        bolt = IntervalJoinBolt(*self._side(name)).join(
+            *other._side(name), within=within, lower=lower, upper=upper, kind=kind
+        )
+        return self._joined(other, bolt, name, parallelism, {"time": time, **options})
+
+    def join_as_of(
+        self,
+        table: KeyedStream,
+        *,
+        within: Duration | None = None,
+        deletes: Mapping[str, Any] | None = None,
+        kind: Literal["inner", "left"] = "inner",
+        name: str = "join",
+        parallelism: int = 1,
+        **options: Any,
+    ) -> Stream:
+        """Join the latest row of a table, or of any stream, with an equal key; see `AsOfJoinBolt`.
+        Further options: time, select, lag, late_stream, unmatched_stream, time_output.
+        """
+        bolt = AsOfJoinBolt(*self._side(name)).join(
+            *table._side(name), within=within, deletes=deletes, kind=kind
+        )
+        return self._joined(table, bolt, name, parallelism, options)
+
+    def _side(self, name: str) -> tuple[list[str], tuple[str, ...], Any]:
+        """Return sources, key and fields of this side of a join."""
+        pairs = _pairs(self.stream.steps, self.stream.streams)
+        sources = [source_of(step.name, stream) for step, stream in pairs]
+        return sources, self.keys, self.stream._fields(f"component '{name}': a join")
+
+    def _joined(
+        self,
+        other: KeyedStream,
+        bolt: IntervalJoinBolt | AsOfJoinBolt,
+        name: str,
+        parallelism: int,
+        options: Mapping[str, Any],
+    ) -> Stream:
+        setters: dict[str, Callable[[Any], Any]] = {
+            "time": bolt.with_timestamp_field,
+            "lag": bolt.with_lag,
+            "late_stream": bolt.with_late_tuple_stream,
+            "unmatched_stream": bolt.with_unmatched_stream,
+            "time_output": bolt.with_time_output,
+            "select": lambda columns: bolt.select(*columns),
+        }
+        for option, value in options.items():
+            if option not in setters:
+                raise InvalidTopologyError(
+                    f"component '{name}': a join has no option '{option}'; it has {', '.join(setters)}"
+                )
+            if value is not None:
+                setters[option](value)
+        return self.stream.merge(other.stream)._then(name, bolt, parallelism)
 
 
 @dataclass(frozen=True)
@@ -281,6 +392,17 @@ def _name(of: Any, name: str) -> str:
 
 def _outputs(outputs: tuple[Field, ...]) -> Any:
     return outputs[0] if len(outputs) == 1 and isinstance(outputs[0], Mapping) else outputs
+
+
+def source_of(component: str, stream: str) -> str:
+    """Return a source as `inputs=` has it."""
+    return component if stream == DEFAULT_STREAM else f"{component}:{stream}"
+
+
+def _pairs(
+    steps: tuple[StreamStep, ...], streams: tuple[str, ...]
+) -> Iterator[tuple[StreamStep, str]]:
+    return zip(steps, streams or (DEFAULT_STREAM,) * len(steps), strict=True)
 
 
 def _upstream(step: StreamStep) -> Iterator[StreamStep]:

@@ -20,6 +20,7 @@ from tests.sim.topologies import (
     flaky,
     flaky_windows,
     loop,
+    stream_joins,
     word_count,
 )
 
@@ -29,7 +30,7 @@ SMALL: dict[str, Callable[[], Case]] = {  # states are lazy by odd seeds
     "word_count in memory": lambda: word_count(5),
     "word_count": lambda: word_count(5), "fan_out_fan_in": lambda: fan_out_fan_in(4), "flaky": lambda: flaky(3),
     "batching": lambda: batching(6), "loop": lambda: loop(4),
-    "flaky_windows": lambda: flaky_windows(6),
+    "flaky_windows": lambda: flaky_windows(6), "stream_joins": lambda: stream_joins(4),
 }  # fmt: skip
 CONF = {
     "topology.workers": 3,

@@ -38,6 +38,7 @@ SIZES = {
     "loop": 6,
     "batching": 4,
     "flaky_windows": 8,
+    "stream_joins": 8,
 }
 ROWS = [["the quick brown fox"], ["the lazy dog"], ["the end"]]
 

@@ -22,6 +22,7 @@ from sparkstorm.api import (
     Window,
 )
 from sparkstorm.common.model.topology import Topology
+from sparkstorm.streams import AsOfJoinBolt, IntervalJoinBolt
 from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject, TargetSink
 from tests.topologies import Count, Split
 
@@ -310,6 +311,82 @@ def flaky_windows(numbers: int = 20) -> Case:
     )
 
 
+class Sides(BasicBolt):
+    """An order of each number, a payment of each but every third, and a rate by every fifth."""
+
+    outputs = {  # noqa: RUF012
+        "orders": ("id", "number", "ts"),
+        "paid": ("id", "ts"),
+        "rates": ("rate", "ts"),
+    }
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        ts, number = tup.values
+        collector.emit((number, number, ts), stream="orders")
+        if number % 3:
+            collector.emit((number, ts + 7), stream="paid")
+        if number % 5 == 0:
+            collector.emit((number, ts), stream="rates")
+
+
+class Paid(BasicBolt):
+    """A row for `Sums` of what a join has emitted; the rate is by a key that all rows share."""
+
+    outputs = ("id", "all", "window", "sum", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        kind = "unpaid" if tup["paid_at"] is None else "paid"
+        collector.emit((tup["id"], 0, kind, tup["number"], tup["ts"]))
+
+
+class Rated(BasicBolt):
+    """A row for `Sums` of a joined rate."""
+
+    outputs = ("window", "sum")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((f"rate {tup['rate']}", tup["number"]))
+
+
+class Rates(BasicBolt):
+    """Rates under a key that all rows share."""
+
+    outputs = ("all", "rate", "ts")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((0, *tup.values))
+
+
+def stream_joins(numbers: int = 20) -> Case:
+    """spout -> orders and payments -> interval join -> as-of join with rates -> sums."""
+    spout, builder = FeederSpout(["ts", "number"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("sides", Sides()).global_grouping("spout")
+    paid = IntervalJoinBolt("sides:orders", "id").left_join("sides:paid", upper=Duration.millis(10))
+    paid = paid.select("id", "number", "sides:orders:ts", "sides:paid:ts as paid_at")
+    lag = Duration.seconds(1)
+    builder.set_bolt(
+        "paid",
+        paid.with_timestamp_field("ts").with_lag(lag),
+        2,
+        inputs=["sides:orders", "sides:paid"],
+    )
+    builder.set_bolt("of_kind", Paid()).global_grouping("paid")
+    builder.set_bolt("of_all", Rates()).global_grouping("sides", "rates")
+    rated = AsOfJoinBolt("of_kind", "all").left_join("of_all")
+    rated = rated.select("rate", "sum as number").with_timestamp_field("ts").with_lag(lag)
+    builder.set_bolt("rated", rated, inputs=["of_kind", "of_all"])
+    builder.set_bolt("of_rate", Rated()).global_grouping("rated")
+    builder.set_bolt("sums", Sums()).global_grouping("of_kind").global_grouping("of_rate")
+    wanted = Counter[str]()
+    for n in range(numbers):
+        spout.feed([20 * n, n])
+        wanted["paid" if n % 3 else "unpaid"] += n
+        wanted[f"rate {n - n % 5}"] += n
+    spout.finish()
+    return Case(builder.build(), spout, "sums", dict(wanted), numbers)
+
+
 class Batch(Stateful, Bolt):
     """Gathers inputs and sums them at a tick: acks come epochs later, state is put only then."""
 
@@ -439,6 +516,7 @@ def refusing(numbers: int = 12) -> Case:
 CASES: dict[str, Callable[..., Case]] = {
     "word_count": word_count, "fan_out_fan_in": fan_out_fan_in, "flaky": flaky, "batching": batching, "loop": loop,
     "wide": wide, "refusing": refusing, "to_target": to_target, "flaky_windows": flaky_windows,
+    "stream_joins": stream_joins,
 }  # fmt: skip
 
 

@@ -1,0 +1,39 @@
+"""Joins of sparkstorm.streams in a replay on Spark: the rows of a live run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sparkstorm.replay import replay
+from tests.streams.joining import live_and_replayed, topology
+from tests.streams.test_as_of_join import joined as as_of
+from tests.streams.test_interval_join import joined as interval
+
+
+@pytest.mark.parametrize(
+    "join",
+    [interval("full", -20, 35, "alone"), as_of("left", 30, {"r": [1, 4, 7]}, "alone")],
+    ids=["interval", "as of"],
+)
+def test_a_replay_on_spark_has_the_rows_of_a_live_run(spark: SparkSession, join: Any) -> None:
+    random = Random(7)
+    left, right = (
+        [[random.choice([None, 0, 1, 2]), n, random.randrange(400)] for n in range(60)]
+        for _ in range(2)
+    )
+    live, *_ = live_and_replayed(join, left, right)
+    frames = {
+        "left": spark.createDataFrame(left, "k bigint, l bigint, at bigint").repartition(3),
+        "right": spark.createDataFrame(right, "k bigint, r bigint, at bigint").repartition(2),
+    }
+    results = replay(topology(join), frames, event_time="at")
+    found: Counter[Any] = Counter()
+    for stream, name in {"default": "join", "alone": "join:alone"}.items():
+        found.update((stream, tuple(row)) for row in results[name].collect())
+    assert found == live
+    assert len(live) >= 60
