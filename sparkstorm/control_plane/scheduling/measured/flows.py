@@ -42,10 +42,10 @@ def flows_of(topology: TopologyView) -> tuple[SharedFlow, ...]:
     """
     measured = topology.measured
     rates: dict[tuple[str, str, str], float] = {}
-    for each in measured.flows if measured else ():
-        rates[each.component, each.stream, each.receiver] = each.bytes_per_s
+    for flow in measured.flows if measured else ():
+        rates[flow.component, flow.stream, flow.receiver] = flow.bytes_per_s
     parts = {part.id: part for part in topology.components if not part.is_system}
-    found = []
+    flows = []
     for part in parts.values():
         for source in part.inputs:
             sender = parts.get(source.component)
@@ -54,8 +54,8 @@ def flows_of(topology: TopologyView) -> tuple[SharedFlow, ...]:
                 continue
             sent = _shares(sender, measured, "emitted_per_s")
             taken = _taken(part, source.grouping, measured)
-            found.append(SharedFlow(sender.id, part.id, rate, sent, taken))
-    return tuple(found)
+            flows.append(SharedFlow(sender.id, part.id, rate, sent, taken))
+    return tuple(flows)
 
 
 def _taken(part: ComponentView, grouping: str, measured: Measurements | None) -> Shares:
@@ -71,12 +71,12 @@ def _shares(part: ComponentView, measured: Measurements | None, rate: str) -> Sh
     """Return the share of each executor by a measured rate; by its tasks where none is known."""
     amounts: dict[ExecutorId, float] = {}
     if measured:
-        amounts = {each: getattr(measured.load(each), rate) for each in part.executors}
+        amounts = {executor: getattr(measured.load(executor), rate) for executor in part.executors}
     total = sum(amounts.values())
     if total <= 0.0:
-        amounts = {each: float(len(each.tasks)) for each in part.executors}
+        amounts = {executor: float(len(executor.tasks)) for executor in part.executors}
         total = sum(amounts.values())
-    return {each: amount / total for each, amount in amounts.items()} if total else {}
+    return {executor: amount / total for executor, amount in amounts.items()} if total else {}
 
 
 def bytes_between(topology: TopologyView, sender: ExecutorId, receiver: ExecutorId) -> float:

@@ -54,15 +54,15 @@ class Measurements:
 
     def load(self, executor: ExecutorId) -> TaskLoad:
         """Return the load of an executor: the sum over those of its tasks that are known."""
-        known = [self.tasks[task] for task in executor.tasks if task in self.tasks]
-        if len(known) == 1:
-            return known[0]
-        memory = [each.memory_mb for each in known if each.memory_mb is not None]
+        loads = [self.tasks[task] for task in executor.tasks if task in self.tasks]
+        if len(loads) == 1:
+            return loads[0]
+        memory = [load.memory_mb for load in loads if load.memory_mb is not None]
         return TaskLoad(
-            sum(each.emitted_per_s for each in known),
-            sum(each.executed_per_s for each in known),
-            sum(each.busy for each in known),
-            sum(each.cpu for each in known),
+            sum(load.emitted_per_s for load in loads),
+            sum(load.executed_per_s for load in loads),
+            sum(load.busy for load in loads),
+            sum(load.cpu for load in loads),
             sum(memory) if memory else None,
         )
 

@@ -78,29 +78,29 @@ class MeasuredForm:
 
     def check(self, components: Collection[str], executors: Iterable[ExecutorId]) -> None:
         """Refuse a component or task that the topology does not have."""
-        for at, each in enumerate(self.flows):
-            for key, name in (("from", each.component), ("to", each.receiver)):
+        for index, flow in enumerate(self.flows):
+            for key, name in (("from", flow.component), ("to", flow.receiver)):
                 if name not in components:
                     words = f"no component is called {show(name)}{near_name(name, components)}"
-                    raise UnfitValueError(words, "measured", "flows", at, key)
+                    raise UnfitValueError(words, "measured", "flows", index, key)
         # by search and not by a set of all tasks: an executor may claim two thousand million
-        known = sorted(executors)
+        ordered = sorted(executors)
         for task in sorted(self.tasks):
-            place = bisect_right(known, task, key=lambda each: each.first_task) - 1
-            if place < 0 or task > known[place].last_task:
+            position = bisect_right(ordered, task, key=lambda executor: executor.first_task) - 1
+            if position < 0 or task > ordered[position].last_task:
                 raise UnfitValueError(f"task {task} is in no executor", "measured", "tasks")
 
     def measurements(self) -> Measurements:
         """Return them as schedulers see them."""
         flows = tuple(
-            Flow(each.component, each.stream, each.receiver, each.rows_per_s, each.bytes_per_s)
-            for each in self.flows
+            Flow(flow.component, flow.stream, flow.receiver, flow.rows_per_s, flow.bytes_per_s)
+            for flow in self.flows
         )
         tasks = {
             task: TaskLoad(
-                each.emitted_per_s, each.executed_per_s, each.busy, each.cpu, each.memory_mb
+                load.emitted_per_s, load.executed_per_s, load.busy, load.cpu, load.memory_mb
             )
-            for task, each in self.tasks.items()
+            for task, load in self.tasks.items()
         }
         return Measurements(
             flows,
@@ -119,15 +119,15 @@ def host_row(load: HostLoad) -> dict[str, Any]:
 def measured_row(measured: Measurements) -> dict[str, Any]:
     """Return measurements as JSON."""
     tasks = {}
-    for task, each in sorted(measured.tasks.items()):
+    for task, load in sorted(measured.tasks.items()):
         row: dict[str, Any] = {
-            "emitted_per_s": each.emitted_per_s,
-            "executed_per_s": each.executed_per_s,
-            "busy": each.busy,
-            "cpu": each.cpu,
+            "emitted_per_s": load.emitted_per_s,
+            "executed_per_s": load.executed_per_s,
+            "busy": load.busy,
+            "cpu": load.cpu,
         }
-        if each.memory_mb is not None:
-            row["memory_mb"] = each.memory_mb
+        if load.memory_mb is not None:
+            row["memory_mb"] = load.memory_mb
         tasks[str(task)] = row
     return {
         "version": measured.version,
@@ -136,13 +136,13 @@ def measured_row(measured: Measurements) -> dict[str, Any]:
         "written_per_s": measured.written_per_s,
         "flows": [
             {
-                "from": each.component,
-                "stream": each.stream,
-                "to": each.receiver,
-                "rows_per_s": each.rows_per_s,
-                "bytes_per_s": each.bytes_per_s,
+                "from": flow.component,
+                "stream": flow.stream,
+                "to": flow.receiver,
+                "rows_per_s": flow.rows_per_s,
+                "bytes_per_s": flow.bytes_per_s,
             }
-            for each in measured.flows
+            for flow in measured.flows
         ],
         "tasks": tasks,
     }
