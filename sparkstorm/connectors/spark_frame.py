@@ -198,14 +198,14 @@ def send_frame(
             "send_frame: a streaming frame needs a checkpoint, Spark's folder for the query's progress"
         )
 
-    def each(batch: DataFrame, number: int) -> None:
+    def write_batch(batch: DataFrame, number: int) -> None:
         target.forget(number)
         batch.rdd.mapPartitionsWithIndex(_writing(target, number)).count()
 
     return (
         frame.writeStream.queryName(name)
         .option("checkpointLocation", checkpoint)
-        .foreachBatch(each)
+        .foreachBatch(write_batch)
         .start()
     )
 

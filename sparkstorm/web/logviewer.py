@@ -37,15 +37,15 @@ def log_routes(model: ReadModel, commands: Commands, base: str) -> list[Route]:
     """Return the routes of the log viewer."""
     logs = _Logs(model, commands, base)
 
-    def whole(make: Callable[[Request], Response]) -> Callable[[Request], Any]:
+    def in_thread(make: Callable[[Request], Response]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
             return await to_thread.run_sync(lambda: guarded(lambda: make(request)))
 
         return endpoint
 
     return [
-        Route(f"{base}/log", whole(logs.page), methods=["GET"]),
-        Route(f"{base}/download", whole(logs.download), methods=["GET"]),
+        Route(f"{base}/log", in_thread(logs.page), methods=["GET"]),
+        Route(f"{base}/download", in_thread(logs.download), methods=["GET"]),
         Route(f"{base}/search", acting(logs.search), methods=["GET"]),
         Route(f"{base}/deepSearch/{{topology}}", acting(logs.deep_search), methods=["GET"]),
         Route(f"{base}/searchLogs", acting(logs.files), methods=["GET"]),
