@@ -96,19 +96,19 @@ def prepare(root: Path, wheels: Path) -> Path:
 
 def processes_in(root: Path) -> list[int]:
     """Return the processes whose root is that folder."""
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if os.readlink(process / "root") == str(root.resolve()):
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids
 
 
 def remove(root: Path) -> None:
     """End what still runs in a root, and delete it; its mounts ended with their namespace."""
     assert (root / _MARK).exists(), root
-    while found := processes_in(root):
-        for pid in found:
+    while pids := processes_in(root):
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     shell = ["chroot", str(root), "/usr/bin/env", "-i", *inside, "bash", "-c", begin]
     assert not any((root / "usr/bin" / name).exists() for name in ("cc", "gcc")), "a compiler"
     took = follow(shell, folder, environ=dict(os.environ), limit_s=_LIMIT_S)
-    print(f"{len(took)} commands in {sum(each for _, each in took):.0f} s on {asked.suite}")
+    print(f"{len(took)} commands in {sum(seconds for _, seconds in took):.0f} s on {asked.suite}")
     return 0
 
 

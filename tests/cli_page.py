@@ -45,8 +45,8 @@ def _leaves(
     below = _sub_commands(made)
     if not below:
         yield " ".join(words), made
-    for name, each in below.items():
-        yield from _leaves([*words, name], each)
+    for name, subparser in below.items():
+        yield from _leaves([*words, name], subparser)
 
 
 def _text(words: str | None) -> str:

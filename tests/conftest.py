@@ -72,8 +72,8 @@ def nothing_left_over() -> Iterator[None]:
     """
     before = Held.now()
     yield
-    left = left_over(before)
-    assert not left, f"left behind by this test: {', '.join(left)}"
+    leftovers = left_over(before)
+    assert not leftovers, f"left behind by this test: {', '.join(leftovers)}"
 
 
 @pytest.fixture(scope="session")

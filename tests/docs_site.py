@@ -61,8 +61,8 @@ def linked_files(page: str) -> Iterator[Path]:
         # not `resolve`: a link of the file system keeps its place in the site
         path = Path(os.path.normpath(folder / link.partition("#")[0]))
         if "://" not in link and path != folder and path != ROOT:
-            found = [path] if path.is_file() else path.glob("*.*")
-            yield from (each.relative_to(ROOT) for each in found if each.suffix != ".md")
+            paths = [path] if path.is_file() else path.glob("*.*")
+            yield from (file.relative_to(ROOT) for file in paths if file.suffix != ".md")
 
 
 def stage() -> None:
@@ -78,7 +78,7 @@ def stage() -> None:
 
 def add_linked_files() -> None:
     """Copy what pages link to into the built site; the builder would leave some kinds out."""
-    for name in {each for page in pages() for each in linked_files(page)}:
+    for name in {file for page in pages() for file in linked_files(page)}:
         (BUILT / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, BUILT / name)
 
@@ -110,10 +110,10 @@ class _Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Take what an element is called and where it leads."""
-        found = {name: value for name, value in attrs if value is not None}
-        self.names |= {found[key] for key in ("id", "name") if key in found}
+        value_by_name = {name: value for name, value in attrs if value is not None}
+        self.names |= {value_by_name[key] for key in ("id", "name") if key in value_by_name}
         keys = ("href", "src") if tag != "use" else ()
-        self.links += [found[key] for key in keys if key in found]
+        self.links += [value_by_name[key] for key in keys if key in value_by_name]
 
 
 def faults(site: Path) -> list[str]:
@@ -123,9 +123,9 @@ def faults(site: Path) -> list[str]:
         for path in sorted(site.rglob("*.html"))
         if path.name != "404.html"
     }
-    found = []
+    problems = []
     for path, page in read.items():
-        place = path.relative_to(site)
+        page_path = path.relative_to(site)
         for link in sorted(set(page.links)):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -134,16 +134,16 @@ def faults(site: Path) -> list[str]:
             if (target / "index.html").is_file():
                 target /= "index.html"
             if not target.exists():
-                found.append(f"{place}: {link}: no such file")
+                problems.append(f"{page_path}: {link}: no such file")
             elif target in read and unquote(parts.fragment) not in read[target].names:
-                found.append(f"{place}: {link}: no such part of that page")
+                problems.append(f"{page_path}: {link}: no such part of that page")
         text = path.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|img|iframe)[^>]* src=\"?(https?://[^\" >]+)", text)
         loaded += re.findall(
             r"<link[^>]* rel=\"?(?:stylesheet|preconnect)[^>]*https?://[^>]*>", text
         )
-        found += [f"{place}: loads {each}" for each in loaded]
-    return found
+        problems += [f"{page_path}: loads {resource}" for resource in loaded]
+    return problems
 
 
 def search_faults(site: Path, searches: Mapping[str, str]) -> list[str]:
@@ -163,11 +163,11 @@ def search_faults(site: Path, searches: Mapping[str, str]) -> list[str]:
     )
     if done.returncode:
         return [f"search: {done.stderr.strip()}"]
-    found = json.loads(done.stdout)
+    results = json.loads(done.stdout)
     return [
-        f"search for {query!r}: {', '.join(found[query][:_FIRST]) or 'nothing'} in place of {wanted}"
+        f"search for {query!r}: {', '.join(results[query][:_FIRST]) or 'nothing'} in place of {wanted}"
         for query, wanted in searches.items()
-        if wanted not in found[query][:_FIRST]
+        if wanted not in results[query][:_FIRST]
     ]
 
 

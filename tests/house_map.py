@@ -44,9 +44,11 @@ def without_shortcuts(needed: dict[str, set[str]]) -> dict[str, set[str]]:
     """
     below: dict[str, set[str]] = {}
     for part in sorted(needed, key=LAYER_BY_ENTRY.__getitem__):
-        below[part] = needed[part].union(*(below[each] for each in needed[part] if each in below))
+        below[part] = needed[part].union(
+            *(below[lower] for lower in needed[part] if lower in below)
+        )
     return {
-        part: {each for each in others if not any(each in below[via] for via in others)}
+        part: {other for other in others if not any(other in below[via] for via in others)}
         for part, others in needed.items()
     }
 
@@ -66,18 +68,18 @@ def places(lines: dict[str, set[str]]) -> dict[str, tuple[int, int, int]]:
     for part, layer in LAYER_BY_ENTRY.items():
         by_layer[layer].append(part)
     highest = max(by_layer)
-    found: dict[str, tuple[int, int, int]] = {}
+    place_by_part: dict[str, tuple[int, int, int]] = {}
     for layer in sorted(by_layer):
         middles = {
-            part: _middle([found[each] for each in lines[part] if each in found])
+            part: _middle([place_by_part[other] for other in lines[part] if other in place_by_part])
             for part in by_layer[layer]
         }
         x = _LEFT
-        for part in sorted(by_layer[layer], key=lambda each: (middles[each], each)):
+        for part in sorted(by_layer[layer], key=lambda part: (middles[part], part)):
             width = _LETTER * len(part) + 24
-            found[part] = x, _TOP + (highest - layer) * _ROW, width
+            place_by_part[part] = x, _TOP + (highest - layer) * _ROW, width
             x += width + _GAP
-    return found
+    return place_by_part
 
 
 def _middle(boxes: list[tuple[int, int, int]]) -> float:
@@ -87,7 +89,7 @@ def _middle(boxes: list[tuple[int, int, int]]) -> float:
 def draw() -> str:
     """Return the picture, the same for the same imports."""
     lines = without_shortcuts(needs())
-    at = places(lines)
+    place_by_part = places(lines)
     highest = max(LAYER_BY_ENTRY.values())
     parts = [
         text(
@@ -107,17 +109,17 @@ def draw() -> str:
             for n, line in enumerate(_wrapped(purpose, 62))
         ]
     for part in sorted(lines):
-        x, y, width = at[part]
+        x, y, width = place_by_part[part]
         for other in sorted(
-            each for each in lines[part] if LAYER_BY_ENTRY[each] < LAYER_BY_ENTRY[part]
+            other for other in lines[part] if LAYER_BY_ENTRY[other] < LAYER_BY_ENTRY[part]
         ):
-            to_x, to_y, to_width = at[other]
+            to_x, to_y, to_width = place_by_part[other]
             begin, end = (x + width // 2, y + _BOX), (to_x + to_width // 2, to_y)
             bend = (begin[1] + end[1]) // 2
             path = f"M{begin[0]},{begin[1]} C{begin[0]},{bend} {end[0]},{bend} {end[0]},{end[1]}"
             parts.append(f'<path d="{path}" fill="none" stroke="{LINE}" stroke-width="1.2"/>')
-    for part in sorted(at):
-        x, y, width = at[part]
+    for part in sorted(place_by_part):
+        x, y, width = place_by_part[part]
         color = PALETTE[2] if part in CORE else PALETTE[0]
         parts.append(
             f'<rect x="{x}" y="{y}" width="{width}" height="{_BOX}" rx="5" fill="#ffffff" stroke="{color}"/>'

@@ -60,14 +60,18 @@ def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
     checkout or to another Spark, or that change pytest's output.
     """
     dropped = ("PYTHONPATH", "SPARK_CONF_DIR", "SPARK_HOME", "VIRTUAL_ENV", "SPARKSTORM_CLUSTER")
-    kept = {
+    kept_variables = {
         name: value
         for name, value in os.environ.items()
         if name not in dropped and not name.startswith(("PYSPARK", "PYTEST"))
     }
-    folders = [each for each in kept["PATH"].split(os.pathsep) if not each.startswith(str(ROOT))]
-    kept["PATH"] = os.pathsep.join([str(home / "bin"), *folders])
-    return {**kept, "JAVA_HOME": str(Path(find_java()).resolve().parent.parent), **more}
+    folders = [
+        folder
+        for folder in kept_variables["PATH"].split(os.pathsep)
+        if not folder.startswith(str(ROOT))
+    ]
+    kept_variables["PATH"] = os.pathsep.join([str(home / "bin"), *folders])
+    return {**kept_variables, "JAVA_HOME": str(Path(find_java()).resolve().parent.parent), **more}
 
 
 def sources() -> list[str]:
@@ -83,22 +87,22 @@ def required(requirement: str) -> set[str]:
     """Return the names of the distributions that a requirement needs, itself without its extras
     left out.
     """
-    found: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     waiting = [Requirement(requirement)]
     while waiting:
         asked = waiting.pop()
         for extra in ("", *asked.extras):
-            if (key := (canonicalize_name(asked.name), extra)) in found:
+            if (key := (canonicalize_name(asked.name), extra)) in seen:
                 continue
-            found.add(key)
+            seen.add(key)
             lines = importlib.metadata.distribution(asked.name).requires or []
             needs = [Requirement(line) for line in lines]
             waiting += [
-                each
-                for each in needs
-                if each.marker is None or each.marker.evaluate({"extra": extra})
+                need
+                for need in needs
+                if need.marker is None or need.marker.evaluate({"extra": extra})
             ]
-    return {name for name, _ in found}
+    return {name for name, _ in seen}
 
 
 def link_packages(names: set[str], folder: Path) -> None:
@@ -118,7 +122,7 @@ def install(distribution: Path, home: Path, requirement: str, *tools: str) -> In
     """
     venv.create(home, with_pip=False)
     made = Installed(home, Path(sysconfig.get_path("purelib", vars={"base": str(home)})))
-    names = set().union(*(required(each) for each in (requirement, *tools))) - {"sparkstorm"}
+    names = set().union(*(required(text) for text in (requirement, *tools))) - {"sparkstorm"}
     link_packages(names, made.packages)
     pip = [
         sys.executable,
@@ -154,8 +158,8 @@ def repaired(wheel: Path) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = out.glob("*.whl")
-    return found
+    (repaired_wheel,) = out.glob("*.whl")
+    return repaired_wheel
 
 
 def build(tree: Path, out: Path, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, Path]:

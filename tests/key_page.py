@@ -28,7 +28,7 @@ _TITLES = {"cluster": "Of the cluster", "topology": "Of each topology"}
 
 def sections() -> dict[tuple[str, str], list[Key]]:
     """Return the keys by scope and section, in the order of the file."""
-    found: dict[tuple[str, str], list[Key]] = {}
+    keys_by_section: dict[tuple[str, str], list[Key]] = {}
     scope, section = "", ""
     for line in (ROOT / "conf" / "defaults.yaml").read_text(encoding="utf-8").splitlines():
         if line in ("cluster:", "topology:"):
@@ -36,8 +36,8 @@ def sections() -> dict[tuple[str, str], list[Key]]:
         elif match := _SECTION.fullmatch(line):
             section = match[1]
         elif match := _KEY.match(line):
-            found.setdefault((scope, section), []).append(keys()[match[1]])
-    return found
+            keys_by_section.setdefault((scope, section), []).append(keys()[match[1]])
+    return keys_by_section
 
 
 def row(key: Key) -> str:
@@ -60,7 +60,7 @@ def row(key: Key) -> str:
 def page() -> str:
     """Return the page."""
     lines, last = [_HEAD.rstrip()], ""
-    for (scope, section), found in sections().items():
+    for (scope, section), section_keys in sections().items():
         if scope != last:
             lines += ["", f"## {_TITLES[scope]}"]
             last = scope
@@ -71,7 +71,7 @@ def page() -> str:
             "| key | values | default | effect |",
             "|---|---|---|---|",
         ]
-        lines += map(row, found)
+        lines += map(row, section_keys)
     return "\n".join(lines) + "\n"
 
 

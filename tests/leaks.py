@@ -80,29 +80,29 @@ def _sockets() -> list[str]:
     pyspark = sys.modules.get("pyspark")
     if pyspark is not None and pyspark.SparkContext._gateway is not None:
         return []
-    found = []
+    targets = []
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the descriptor of the listing itself
             continue
         if target.startswith("socket:"):
-            found.append(target)
-    return found
+            targets.append(target)
+    return targets
 
 
 def _children() -> set[int]:
     """Return this process's children. The kernel may skip one while another ends, so two readings
     in a row must agree.
     """
-    found = _read_children()
-    while (again := _read_children()) != found:
-        found = again
-    return found
+    children = _read_children()
+    while (again := _read_children()) != children:
+        children = again
+    return children
 
 
 def _read_children() -> set[int]:
-    found: set[int] = set()
+    pids: set[int] = set()
     for thread in os.listdir("/proc/self/task"):
         # The thread ended meanwhile: its children are another thread's now. Not Path.read_bytes,
         # which takes twice as long: each test reads this four times or more.
@@ -110,8 +110,8 @@ def _read_children() -> set[int]:
             contextlib.suppress(OSError),
             open(f"/proc/self/task/{thread}/children", "rb", buffering=0) as file,
         ):
-            found.update(map(int, file.read().split()))
-    return found
+            pids.update(map(int, file.read().split()))
+    return pids
 
 
 def _command(pid: int) -> str:

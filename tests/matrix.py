@@ -130,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.servers:
         return _run_servers(options.rows)
-    pythons = dict(each.split("=", 1) for each in options.python)
+    pythons = dict(option.split("=", 1) for option in options.python)
     print(
         "| row | Python | stores, codec, executor, checkpoints | replay, slots, live job, capsules, notebooks |\n"
         "| --- | --- | --- | --- |",
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"| {row.name} | {row.python} | not run: no such interpreter | |", flush=True)
             continue
         results = _run(row, python, options.spark_only)
-        bad += any("failed" in each or "error" in each for each in results)
+        bad += any("failed" in result or "error" in result for result in results)
         print(f"| {row.name} | {row.python} | {' | '.join(results)} |", flush=True)
     return bad
 
@@ -164,7 +164,9 @@ def _run_servers(names: Sequence[str]) -> int:
     HOME.mkdir(exist_ok=True)
     bad = 0
     print("| server | version | contracts, embedded, transport |\n| --- | --- | --- |", flush=True)
-    asked = {name: each for name, each in servers.items() if each and (not names or name in names)}
+    asked = {
+        name: server for name, server in servers.items() if server and (not names or name in names)
+    }
     for name, server in servers.items():
         if server is None or name not in asked:
             print(f"| {name} | | not run |", flush=True)

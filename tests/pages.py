@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 def blocks(document: Path) -> list[tuple[int, str]]:
     """Return line and text of every Python example."""
     text = document.read_text(encoding="utf-8")
-    found = re.finditer(r"```python\n(.*?)```", text, re.DOTALL)
-    return [(text[: block.start(1)].count("\n") + 1, block.group(1)) for block in found]
+    matches = re.finditer(r"```python\n(.*?)```", text, re.DOTALL)
+    return [(text[: block.start(1)].count("\n") + 1, block.group(1)) for block in matches]
 
 
 def first_bolt() -> dict[str, str]:
@@ -77,9 +77,9 @@ def record_count(path: Path) -> None:
     with LocalCluster() as cluster:
         cluster.submit(shout.build(), conf)
         cluster.run_until_idle()
-    found = max(path.parents[4].glob("recorded/*/count/task-*"))
+    newest = max(path.parents[4].glob("recorded/*/count/task-*"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    found.rename(path)
+    newest.rename(path)
 
 
 def run(

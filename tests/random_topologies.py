@@ -154,17 +154,23 @@ def on_spark(spark: SparkSession, seed: int) -> list[str]:
     }
     mine = replay_locally(topology, rows, **options)
     results = replay(topology, frames, **options)
-    kept = results.kept(ROWS, KEPT_STATE, DEAD).collect()
-    chunks = [EdgeChunk(*row)._replace(data=bytes(row.data)) for row in kept]
-    found = LocalResults()
-    _collect(results._plan, {}, {0: chunks}, found, results._stages.job.wanted)
-    unequal = differing(topology, *(outcomes_of_replay(topology, of) for of in (mine, found)))
+    collected = results.kept(ROWS, KEPT_STATE, DEAD).collect()
+    chunks = [EdgeChunk(*row)._replace(data=bytes(row.data)) for row in collected]
+    local_results = LocalResults()
+    _collect(results._plan, {}, {0: chunks}, local_results, results._stages.job.wanted)
+    unequal = differing(
+        topology, *(outcomes_of_replay(topology, of) for of in (mine, local_results))
+    )
     name = Random(seed).choice([n for n in results if n.split(":")[0] not in rows])
     table = Counter(repr(_plain(row, True)) for row in results[name].collect())
     warned = {warning.component for warning in (*mine.warnings, *results.warnings)}
     results.close()
     id = name.removesuffix(STATE_MARK)
-    kept_rows = found.outputs[name] if id == name else _pairs(found.states_by_task.get(id, {}))
+    kept_rows = (
+        local_results.outputs[name]
+        if id == name
+        else _pairs(local_results.states_by_task.get(id, {}))
+    )
     is_equal = table == Counter(map(repr, kept_rows))
     return [*(id for id in unequal if id not in warned), *([] if is_equal else [name])]
 

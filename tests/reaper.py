@@ -47,14 +47,14 @@ def marked(mark: str) -> list[int]:
     """Return the processes that have a variable, as NAME=VALUE, in the environment that they began
     with.
     """
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):  # gone, or of another user
             if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes().split(
                 b"\0"
             ):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def main(starter: int, mark: str) -> None:

@@ -41,8 +41,8 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 @cache
 def _tree(module: str) -> ast.Module:
     """Return the syntax tree of a module or package."""
-    place = ROOT / module.replace(".", "/")
-    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    path = ROOT / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
@@ -50,7 +50,7 @@ def _imported(module: str) -> dict[str, tuple[str, str]]:
     """Return the names that a module takes from others, each with its module and name there."""
     point = module.removeprefix("sparkstorm.")
     plugged = (named.split(":") for named in BUILT_IN.get(point, ()))
-    return {name: (place, name) for place, name in plugged} | {
+    return {name: (origin, name) for origin, name in plugged} | {
         alias.asname or alias.name: (str(node.module), alias.name)
         for node in ast.walk(_tree(module))
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sparkstorm")
@@ -78,8 +78,8 @@ def _definitions(module: str) -> Iterator[tuple[str, ast.stmt, str]]:
 
 def _find(module: str, name: str) -> tuple[ast.stmt, str]:
     """Return a name's statement and docstring, wherever it is defined."""
-    found = {each: (node, doc) for each, node, doc in _definitions(module)}
-    return found[name] if name in found else _find(*_imported(module)[name])
+    definitions = {defined_name: (node, doc) for defined_name, node, doc in _definitions(module)}
+    return definitions[name] if name in definitions else _find(*_imported(module)[name])
 
 
 def public_names(module: str) -> list[str]:
@@ -104,28 +104,36 @@ def _signature(name: str, node: _Function, is_method: bool) -> str:
 
 
 def _is(node: _Function, decorator: str) -> bool:
-    return any(ast.unparse(each).split("(")[0].endswith(decorator) for each in node.decorator_list)
+    return any(
+        ast.unparse(applied).split("(")[0].endswith(decorator) for applied in node.decorator_list
+    )
 
 
 def _of_class(node: ast.ClassDef) -> tuple[str, list[str]]:
     """Return how a class is called, and its own public methods, each a line of a list."""
-    methods = {each.name: each for each in node.body if isinstance(each, _Function)}
+    methods = {
+        statement.name: statement for statement in node.body if isinstance(statement, _Function)
+    }
     made = methods.get("__init__")
     if made is not None:
         called = _signature(node.name, made, is_method=True).removesuffix(" -> None")
-    elif any("dataclass" in ast.unparse(each) for each in node.decorator_list):
-        fields = [ast.unparse(each) for each in node.body if isinstance(each, ast.AnnAssign)]
+    elif any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        fields = [
+            ast.unparse(statement)
+            for statement in node.body
+            if isinstance(statement, ast.AnnAssign)
+        ]
         called = f"{node.name}({', '.join(fields)})"
     else:
         bases = ", ".join(map(ast.unparse, node.bases))
         called = f"class {node.name}({bases})" if bases else f"class {node.name}"
     lines = []
-    for name, each in methods.items():
-        doc = (ast.get_docstring(each) or "").partition("\n\n")[0]
-        if name.startswith("_") or not doc or _is(each, "setter"):
+    for name, method in methods.items():
+        doc = (ast.get_docstring(method) or "").partition("\n\n")[0]
+        if name.startswith("_") or not doc or _is(method, "setter"):
             continue
-        is_attribute = _is(each, "property")
-        shown = name if is_attribute else _signature(name, each, is_method=True)
+        is_attribute = _is(method, "property")
+        shown = name if is_attribute else _signature(name, method, is_method=True)
         lines.append(f"* `{shown}`: {_text(' '.join(doc.split()))}")
     return called, lines
 

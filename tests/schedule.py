@@ -55,9 +55,9 @@ each that has some starts a JVM, which loads and compiles the same code once mor
 """
 
 
-def next_file(left: Iterable[str], is_waiting: bool) -> str:
+def next_file(files_left: Iterable[str], is_waiting: bool) -> str:
     """Return the file that a process takes next, of those that are left in the order of names."""
-    files = list(left)
+    files = list(files_left)
     waiting = [file for file in WAITING if file in files]
     spark = [file for file in files if file.startswith(SPARK)]
     computing = [file for file in files if file not in (*waiting, *spark)]

@@ -36,7 +36,7 @@ def test_the_page_of_keys_is_that_of_the_defaults() -> None:
     assert key_page.PAGE.read_text(encoding="utf-8") == key_page.page(), (
         "python -m tests.key_page writes it anew"
     )
-    assert [key.name for found in key_page.sections().values() for key in found] == [*keys()]
+    assert [key.name for section in key_page.sections().values() for key in section] == [*keys()]
 
 
 def test_a_key_has_a_default_or_an_example_that_its_check_takes() -> None:

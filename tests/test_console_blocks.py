@@ -158,8 +158,8 @@ def _pattern(command: Command) -> str:
 
 @pytest.mark.parametrize(
     "command",
-    [each for each in COMMANDS if each.is_run],
-    ids=lambda each: f"{each.place}-{each.name}",
+    [command for command in COMMANDS if command.is_run],
+    ids=lambda command: f"{command.place}-{command.name}",
 )
 def test_a_command_that_needs_no_cluster_runs_and_prints_what_its_page_shows(
     command: Command,
@@ -177,5 +177,5 @@ def test_a_command_that_needs_no_cluster_runs_and_prints_what_its_page_shows(
 
 
 def test_the_commands_that_are_not_run_are_those_of_the_pages() -> None:
-    assert {each.name for each in COMMANDS if not each.is_run} == set(_NOT_RUN)
-    assert len([each for each in COMMANDS if each.is_run]) >= 8
+    assert {command.name for command in COMMANDS if not command.is_run} == set(_NOT_RUN)
+    assert len([command for command in COMMANDS if command.is_run]) >= 8

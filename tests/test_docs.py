@@ -63,8 +63,8 @@ def test_every_redis_key_is_listed_and_every_listed_one_is_used() -> None:
     for file in folder.glob("*.py"):
         used |= {
             name
-            for found in _NAMED_IN_PYTHON.findall(file.read_text(encoding="utf-8"))
-            for name in found
+            for names in _NAMED_IN_PYTHON.findall(file.read_text(encoding="utf-8"))
+            for name in names
             if name
         }
     listed = {
@@ -77,8 +77,8 @@ def test_every_redis_key_is_listed_and_every_listed_one_is_used() -> None:
 
 def _name(requirement: str) -> str:
     """Return a requirement's name with its extras, as docs/dependencies.md lists it."""
-    found = Requirement(requirement)
-    return found.name + (f"[{','.join(sorted(found.extras))}]" if found.extras else "")
+    parsed = Requirement(requirement)
+    return parsed.name + (f"[{','.join(sorted(parsed.extras))}]" if parsed.extras else "")
 
 
 def test_every_dependency_is_pinned_for_ci_within_the_range_that_users_may_have() -> None:
@@ -88,7 +88,9 @@ def test_every_dependency_is_pinned_for_ci_within_the_range_that_users_may_have(
     lines += [
         line for extra in setup["options.extras_require"].values() for line in extra.split("\n")
     ]
-    wanted = {each.name: each for each in map(Requirement, filter(None, lines))}
+    wanted = {
+        requirement.name: requirement for requirement in map(Requirement, filter(None, lines))
+    }
     pinned = dict(
         line.split("==")
         for line in (ROOT / "requirements.lock").read_text("utf-8").split("\n")
@@ -272,20 +274,20 @@ def _commands(document: Path) -> list[tuple[str, list[str]]]:
     indented ones.
     """
     text = document.read_text(encoding="utf-8")
-    found = []
+    numbered = []
     for block in re.finditer(r"```console\n(.*?)```", text, re.DOTALL):
         shell = re.sub(r"\\\n\s*", "", block.group(1))
         lines = [
             line[2:].removesuffix(" &") for line in shell.splitlines() if line.startswith("$ ")
         ]
-        found += [(text[: block.start()].count("\n") + 1, line) for line in lines]
+        numbered += [(text[: block.start()].count("\n") + 1, line) for line in lines]
     for line in re.finditer(
         r"^    ((?:sparkstorm|spark-submit|make|python) .*)", text, re.MULTILINE
     ):
-        found.append((text[: line.start()].count("\n") + 1, line.group(1)))
+        numbered.append((text[: line.start()].count("\n") + 1, line.group(1)))
     parts = [
         (f"{document.name}:{number}", part)
-        for number, line in found
+        for number, line in numbered
         for part in re.split(r" [;|] ", line)
     ]
     return [(place, shlex.split(part, comments=True)) for place, part in parts]
@@ -343,26 +345,26 @@ def test_the_job_files_of_the_cluster_page_are_those_of_its_commands(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "words.py").write_text(code, encoding="utf-8")
     (tmp_path / "lines.txt").write_text("to be or\nnot to be\n" * 50)
-    found = {}
+    results = {}
     for name in ("build", "odd", "bad"):
         (tmp_path / "words.yaml").write_text(
             job.replace("words:build", f"words:{name}"), encoding="utf-8"
         )
         topology, _ = make_topology(read_job_file("words.yaml"))
-        found[name] = sparkstorm.testing.complete_topology(
+        results[name] = sparkstorm.testing.complete_topology(
             topology, conf={"topology.max.retries": 0}
         )
     sys.modules.pop("words")
     words = {"to": 100, "be": 100, "or": 50, "not": 50}
-    assert found["build"].state("count") == words and found["odd"].state("count") == {
+    assert results["build"].state("count") == words and results["odd"].state("count") == {
         **words,
         "odd": 1,
     }
-    assert len(found["bad"].dead_letters) == 2
+    assert len(results["bad"].dead_letters) == 2
     named = {
         word
-        for each in (page, page.with_name("upgrades.md"))
-        for _, words in _commands(each)
+        for document in (page, page.with_name("upgrades.md"))
+        for _, words in _commands(document)
         for word in words
         if word.endswith(".yaml")
     }
@@ -461,15 +463,15 @@ def test_the_modules_of_the_architecture_are_those_of_the_package() -> None:
         name: words.split(", ")
         for name, words in re.findall(r"^\| `([\w/]+/)` \| (.*) \|$", page, re.MULTILINE)
     }
-    found: dict[str, list[str]] = {}
+    stems_by_folder: dict[str, list[str]] = {}
     package = ROOT / "sparkstorm"
     for path in sorted(package.rglob("*.py")):
         if path.stem != "__init__":
             folder = (
                 "sparkstorm/" if path.parent == package else f"{path.parent.relative_to(package)}/"
             )
-            found.setdefault(folder, []).append(path.stem)
-    assert listed == {name: sorted(stems) for name, stems in found.items()}
+            stems_by_folder.setdefault(folder, []).append(path.stem)
+    assert listed == {name: sorted(stems) for name, stems in stems_by_folder.items()}
 
 
 def test_the_page_of_upgrades_names_the_versions_of_formats() -> None:

@@ -80,7 +80,7 @@ def test_the_job_of_an_example_reads_what_its_file_has_made(
         monkeypatch.delitem(sys.modules, module)
     done = complete_topology(topology)
     assert made >= 3000 and done.dead_letters == []
-    assert made == sum(len(done[each.id]) for each in topology.spouts)
+    assert made == sum(len(done[spout.id]) for spout in topology.spouts)
 
 
 def test_the_test_of_readmes_example_passes_where_it_lies() -> None:
@@ -135,12 +135,12 @@ def test_clicks(monkeypatch: pytest.MonkeyPatch) -> None:
     done = complete_topology(module.build(), {"clicks": clicks})
     wanted = []
     for user in {user for user, _, _ in clicks}:
-        times = sorted(at for name, _, at in clicks if name == user)
+        times = sorted(time_ms for name, _, time_ms in clicks if name == user)
         begin = 0
-        for place in range(1, len(times) + 1):
-            if place == len(times) or times[place] - times[place - 1] >= module.GAP_S * 1000:
-                wanted.append((user, place - begin, times[begin], times[place - 1]))
-                begin = place
+        for index in range(1, len(times) + 1):
+            if index == len(times) or times[index] - times[index - 1] >= module.GAP_S * 1000:
+                wanted.append((user, index - begin, times[begin], times[index - 1]))
+                begin = index
     assert len(wanted) > 20 and sorted(done["sessions"]) == sorted(wanted)
 
 
@@ -149,8 +149,8 @@ def test_fraud(monkeypatch: pytest.MonkeyPatch) -> None:
     payments, phones = module.make(90)
     done = complete_topology(module.build(), {"payments": payments, "phones": phones})
     ids: dict[str, set[int]] = {}
-    for number, card, _, country, at in payments:
-        window = at // (module.WINDOW_S * 1000)
+    for number, card, _, country, time_ms in payments:
+        window = time_ms // (module.WINDOW_S * 1000)
         seen = {
             where
             for name, where, when in phones
@@ -161,7 +161,8 @@ def test_fraud(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {card for card, numbers in ids.items() if len(numbers) >= module.MOST}
     assert 3 < len(wanted) < 12 and sorted(card for card, _ in done["block"]) == sorted(wanted)
     assert all(
-        len(set(found)) == module.MOST and set(found) <= ids[card] for card, found in done["block"]
+        len(set(blocked)) == module.MOST and set(blocked) <= ids[card]
+        for card, blocked in done["block"]
     )
 
 
@@ -175,9 +176,9 @@ def test_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     versions: Counter[int] = Counter()
     database: dict[int, tuple[str, float]] = {}
     wanted = []
-    for op, number, name, price, _, at in once:
+    for op, number, name, price, _, time_ms in once:
         versions[number] += 1
-        wanted.append((number, versions[number], op, name, price, at))
+        wanted.append((number, versions[number], op, name, price, time_ms))
         if op == "d":
             del database[number]
         else:
@@ -206,31 +207,31 @@ def test_iot_stats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = complete_topology(module.build(folder=str(tmp_path / "charts")), {"messages": messages})
     values: dict[tuple[str, str], list[tuple[int, float]]] = {}
     senders: dict[tuple[str, int], set[str]] = {}
-    for sensor, at, *row in messages:
+    for sensor, time_ms, *row in messages:
         for kind, value in zip(module.KINDS, row, strict=True):
             if value is not None:
-                values.setdefault((kind, sensor), []).append((at, value))
-                senders.setdefault((kind, at // 60_000), set()).add(sensor)
+                values.setdefault((kind, sensor), []).append((time_ms, value))
+                senders.setdefault((kind, time_ms // 60_000), set()).add(sensor)
     wanted = []
-    for (kind, sensor), found in values.items():
-        for last in range(module.BLOCK, len(found) + 1, module.BLOCK):
-            block = [value for _, value in found[last - module.BLOCK : last]]
-            wanted.append((kind, "average", sensor, found[last - 1][0], sum(block) / len(block)))
+    for (kind, sensor), readings in values.items():
+        for last in range(module.BLOCK, len(readings) + 1, module.BLOCK):
+            block = [value for _, value in readings[last - module.BLOCK : last]]
+            wanted.append((kind, "average", sensor, readings[last - 1][0], sum(block) / len(block)))
         # as RIoTBench has it: error and gain follow from the noises alone, the same for all sensors
-        estimate = found[0][1]
+        estimate = readings[0][1]
         error = 1.0
         filtered = []
-        for _, value in found:
+        for _, value in readings:
             gain = (error + module.PROCESS_NOISE) / (
                 error + module.PROCESS_NOISE + module.SENSOR_NOISE
             )
             error = gain * module.SENSOR_NOISE
             estimate = (1 - gain) * estimate + gain * value
             filtered.append(estimate)
-        for last in range(module.TRAIN, len(found) + 1):
+        for last in range(module.TRAIN, len(readings) + 1):
             slope, begin = np.polyfit(range(module.TRAIN), filtered[last - module.TRAIN : last], 1)
             value = begin + slope * module.TRAIN
-            wanted.append((kind, "prediction", sensor, found[last - 1][0], value))
+            wanted.append((kind, "prediction", sensor, readings[last - 1][0], value))
     found_points = sorted([*done["average"], *done["predict"]])
     assert [point[:4] for point in found_points] == [point[:4] for point in sorted(wanted)]
     assert len(wanted) > 500
@@ -238,14 +239,14 @@ def test_iot_stats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         [point[4] for point in sorted(wanted)]
     )
     # an estimate: two and a half standard errors
-    about = {(kind, at // 60_000): value for kind, _, _, at, value in done["distinct"]}
+    about = {(kind, time_ms // 60_000): value for kind, _, _, time_ms, value in done["distinct"]}
     assert about.keys() == senders.keys() and len(about) == len(done["distinct"]) >= 9
     assert all(abs(about[key] / len(senders[key]) - 1) < 0.4 for key in about)
     drawn: Counter[tuple[str, str, int]] = Counter()
     lines: dict[tuple[str, str, int], set[str]] = {}
-    for kind, statistic, sensor, at, _ in [*wanted, *done["distinct"]]:
-        drawn[kind, statistic, at // 300_000] += 1
-        lines.setdefault((kind, statistic, at // 300_000), set()).add(sensor)
+    for kind, statistic, sensor, time_ms, _ in [*wanted, *done["distinct"]]:
+        drawn[kind, statistic, time_ms // 300_000] += 1
+        lines.setdefault((kind, statistic, time_ms // 300_000), set()).add(sensor)
     shown = sorted((kind, statistic, points) for kind, statistic, points, _ in done["charts"])
     assert shown == sorted(
         (kind, statistic, points) for (kind, statistic, _), points in drawn.items()

@@ -302,9 +302,9 @@ def test_the_client_needs_neither_nimbus_nor_a_worker() -> None:
         module for path in FILES if part_of(path) == "client" for module, _, _ in imports_of(path)
     }
     assert {
-        each
-        for each in imported
-        if each.startswith(("sparkstorm.control_plane.nimbus", "sparkstorm.data_plane.worker"))
+        module
+        for module in imported
+        if module.startswith(("sparkstorm.control_plane.nimbus", "sparkstorm.data_plane.worker"))
     } == set()
 
 
@@ -313,14 +313,14 @@ def test_the_pure_parts_read_no_clock_no_chance_and_no_outside() -> None:
     for path in pure:
         allowed = EFFECTS_ALLOWED.get(names_of(path), set())
         for module, _, line in imports_of(path):
-            at, top = f"{names_of(path)}:{line}", module.split(".")[0]
-            assert top not in EFFECTS - allowed, f"{at}: a pure part imports {module}"
-            assert top != "time" or "time" in allowed, f"{at}: time is an argument here"
+            where, top = f"{names_of(path)}:{line}", module.split(".")[0]
+            assert top not in EFFECTS - allowed, f"{where}: a pure part imports {module}"
+            assert top != "time" or "time" in allowed, f"{where}: time is an argument here"
             is_clock = module == "sparkstorm.common.clock"
-            assert not is_clock, f"{at}: pure parts take now_ms, not a clock"
+            assert not is_clock, f"{where}: pure parts take now_ms, not a clock"
         for call, line in outside_calls_of(path):
-            at = f"{names_of(path)}:{line}"
-            assert call.split(".")[0] in allowed, f"{at}: a pure part calls {call}"
+            where = f"{names_of(path)}:{line}"
+            assert call.split(".")[0] in allowed, f"{where}: a pure part calls {call}"
 
 
 def outside_calls_of(path: Path) -> Iterator[tuple[str, int]]:
@@ -340,14 +340,14 @@ def outside_calls_of(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_pyspark_is_imported_where_spark_is_spoken_and_nowhere_else() -> None:
-    found = [
+    offenders = [
         f"{names_of(path)}:{line}: {module}"
         for path in FILES
         if not names_of(path).startswith(PYSPARK_ALLOWED)
         for module, _, line in imports_of(path)
         if module.split(".")[0] in ("pyspark", "py4j")
     ]
-    assert found == []
+    assert offenders == []
 
 
 def private_pyspark_of(tree: ast.Module, imported: Iterator[str]) -> list[str]:
@@ -358,9 +358,9 @@ def private_pyspark_of(tree: ast.Module, imported: Iterator[str]) -> list[str]:
         if isinstance(node, ast.Attribute) and node.attr in PRIVATE_PYSPARK
     ]
     moved = [
-        each
-        for each in imported
-        if each in MOVED_PYSPARK or each.startswith(tuple(f"{name}." for name in MOVED_PYSPARK))
+        module
+        for module in imported
+        if module in MOVED_PYSPARK or module.startswith(tuple(f"{name}." for name in MOVED_PYSPARK))
     ]
     return sorted({*used, *moved})
 
@@ -379,9 +379,9 @@ def test_private_parts_of_pyspark_are_used_in_the_module_of_versions() -> None:
     for path in FILES:
         if names_of(path) not in PRIVATE_PYSPARK_ALLOWED:
             imported = (module for module, _, _ in imports_of(path))
-            found = private_pyspark_of(tree_of(path), imported)
-            assert not found, (
-                f"{names_of(path)} uses {found}: put that into common/spark_versions.py"
+            private_names = private_pyspark_of(tree_of(path), imported)
+            assert not private_names, (
+                f"{names_of(path)} uses {private_names}: put that into common/spark_versions.py"
             )
 
 
@@ -395,13 +395,13 @@ def test_imports_stand_at_the_top_unless_they_are_slow_and_rare() -> None:
 
 
 def test_few_modules_of_the_package_are_imported_inside_functions() -> None:
-    found = [
+    lazy = [
         f"{names_of(path)}:{line}: {module}"
         for path in FILES
         for module, is_inner, line in imports_of(path)
         if is_inner and module.startswith("sparkstorm.")
     ]
-    assert len(found) <= MOST_LAZY, found
+    assert len(lazy) <= MOST_LAZY, lazy
 
 
 def own_imports(path: Path) -> Iterator[str]:
@@ -432,16 +432,18 @@ def cycles_among(imports: Mapping[str, set[str]]) -> list[list[str]]:
     """Return the groups of modules that import each other, directly or through others."""
     reached: dict[str, set[str]] = {}
     for module in imports:
-        found: set[str] = set()
+        seen: set[str] = set()
         waiting = list(imports[module])
         while waiting:
-            if (each := waiting.pop()) not in found:
-                found.add(each)
-                waiting += imports.get(each, ())
-        reached[module] = found
+            if (name := waiting.pop()) not in seen:
+                seen.add(name)
+                waiting += imports.get(name, ())
+        reached[module] = seen
     groups = {
         tuple(
-            sorted({module, *(each for each in reached[module] if module in reached.get(each, ()))})
+            sorted(
+                {module, *(other for other in reached[module] if module in reached.get(other, ()))}
+            )
         )
         for module in imports
         if module in reached[module]
@@ -499,24 +501,24 @@ def keys_read_by(path: Path) -> Iterator[tuple[str, int]]:
     """
     tree = tree_of(path)
     for node in ast.walk(tree):
-        place: ast.expr | None = None
+        argument: ast.expr | None = None
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in READERS
             and node.args
         ):
-            place = node.args[0]
+            argument = node.args[0]
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            place = node.slice
+            argument = node.slice
         if (
-            isinstance(place, ast.Constant)
-            and isinstance(place.value, str)
-            and place.value in keys()
+            isinstance(argument, ast.Constant)
+            and isinstance(argument.value, str)
+            and argument.value in keys()
         ):
-            yield place.value, node.lineno  # type: ignore[attr-defined]
-        elif isinstance(place, ast.Name | ast.Attribute):
-            name = place.id if isinstance(place, ast.Name) else place.attr
+            yield argument.value, node.lineno  # type: ignore[attr-defined]
+        elif isinstance(argument, ast.Name | ast.Attribute):
+            name = argument.id if isinstance(argument, ast.Name) else argument.attr
             if value := key_constants().get(name):
                 yield value, node.lineno  # type: ignore[attr-defined]
 
@@ -524,7 +526,7 @@ def keys_read_by(path: Path) -> Iterator[tuple[str, int]]:
 @functools.cache
 def key_constants() -> dict[str, str]:
     """Constants of all modules whose values are keys."""
-    found = {}
+    key_by_constant = {}
     for path in FILES:
         for node in tree_of(path).body:
             target = (
@@ -540,18 +542,18 @@ def key_constants() -> dict[str, str]:
                 and isinstance(value, ast.Constant)
                 and value.value in keys()
             ):
-                found[target.id] = str(value.value)
-    return found
+                key_by_constant[target.id] = str(value.value)
+    return key_by_constant
 
 
 def test_keys_are_read_by_typed_settings_and_nowhere_else() -> None:
-    found = [
+    offenders = [
         f"{names_of(path)}:{line} reads {key} by its name: add it to a record of settings.py"
         for path in FILES
         if not names_of(path).startswith(KEYS_READ_IN) and names_of(path) not in KEYS_CHECKED_IN
         for key, line in keys_read_by(path)
     ]
-    assert found == []
+    assert offenders == []
 
 
 def test_a_module_says_what_it_owns_and_stays_readable() -> None:

@@ -86,11 +86,11 @@ def test_every_named_place_exists() -> None:
             path = ROOT / "sparkstorm" / file
             text = path.read_text(encoding="utf-8") if path.exists() else ""
             parts = [part for name in re.findall(r"`([^`]+)`", names) for part in name.split(".")]
-            found = [
+            matches = [
                 bool(re.search(rf"\b(def|class) {part}\b|^\s*{part}\b", text, re.MULTILINE))
                 for part in parts
             ]
-            if not text or not all(found):
+            if not text or not all(matches):
                 missing.append(f"{line}: {file}{names}")
     assert missing == []
 

@@ -39,12 +39,14 @@ def test_a_process_takes_files_of_its_kind_while_there_are_any(
 def test_files_that_wait_are_there_and_those_that_start_spark_are_named() -> None:
     assert [file for file in (*WAITING, *SPARK) if not (ROOT / file).exists()] == []
     starts = re.compile(r"\bspark: SparkSession\b|\bSparkContext\(")
-    found = [
+    spark_files = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if starts.search(path.read_text())
     ]
-    assert len(found) > 20 and [file for file in found if not file.startswith(SPARK)] == []
+    assert (
+        len(spark_files) > 20 and [file for file in spark_files if not file.startswith(SPARK)] == []
+    )
 
 
 class Process:

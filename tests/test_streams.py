@@ -127,10 +127,10 @@ def test_a_state_by_key_a_merge_and_two_ends() -> None:
 
     more = stream(lines, name="more").flat_map(split, "word", "at_ms", name="more_words")
     counts = words().merge(more).key_by("word").update(count, "word", "count", parallelism=2)
-    kept = counts.key_by("word").through(Everything(), parallelism=2)
+    counted = counts.key_by("word").through(Everything(), parallelism=2)
     sink = TargetSink()
-    topology = kept.build(counts.sink(sink, name="table"))
-    assert [each.id for each in topology] == [
+    topology = counted.build(counts.sink(sink, name="table"))
+    assert [component.id for component in topology] == [
         "lines",
         "split",
         "is_long",

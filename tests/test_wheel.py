@@ -165,7 +165,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(
 def metadata_of(wheel: Path) -> email.message.Message:
     """Return the metadata of a wheel; its payload is the page of the index."""
     with zipfile.ZipFile(wheel) as held:
-        (name,) = [each for each in held.namelist() if each.endswith(".dist-info/METADATA")]
+        (name,) = [entry for entry in held.namelist() if entry.endswith(".dist-info/METADATA")]
         return email.message_from_bytes(held.read(name))
 
 
@@ -259,21 +259,21 @@ def test_the_cores_own_tests_and_those_of_a_new_project_pass_where_it_is_install
 def test_every_module_is_imported_with_the_required_packages_alone(
     each_kind: Installed, tmp_path: Path
 ) -> None:
-    found = json.loads(each_kind.say("python", "-c", IMPORTS, folder=tmp_path))
+    report = json.loads(each_kind.say("python", "-c", IMPORTS, folder=tmp_path))
     # anyio comes with starlette, rich with textual
     of_extras = re.compile("No module named '(starlette|uvicorn|anyio|textual|rich|opentelemetry)'")
-    needs_extra = {name for name, error in found["failures"].items() if of_extras.search(error)}
-    known = ("sparkstorm.web.", "sparkstorm.cli.top")
-    assert found["failures"].keys() == needs_extra and all(
-        name.startswith(known) for name in needs_extra
+    needs_extra = {name for name, error in report["failures"].items() if of_extras.search(error)}
+    extra_prefixes = ("sparkstorm.web.", "sparkstorm.cli.top")
+    assert report["failures"].keys() == needs_extra and all(
+        name.startswith(extra_prefixes) for name in needs_extra
     )
     assert not [
-        path for path in found["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)
+        path for path in report["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)
     ]
     assert {
         name
-        for name, place in found["places"].items()
-        if not Path(place).is_relative_to(each_kind.packages)
+        for name, location in report["places"].items()
+        if not Path(location).is_relative_to(each_kind.packages)
     } == set()
     modules = {
         name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
@@ -283,7 +283,7 @@ def test_every_module_is_imported_with_the_required_packages_alone(
     wanted = {name for name in modules if name.split(".")[0] == "sparkstorm"} - {
         "sparkstorm.extensions.embedded.__main__"
     }
-    assert wanted - needs_extra <= found["places"].keys()
+    assert wanted - needs_extra <= report["places"].keys()
 
 
 @pytest.mark.nightly
@@ -294,13 +294,13 @@ def test_a_back_fill_that_goes_on_live_runs_from_the_wheel(
 ) -> None:
     installed = installs("wheel")
     history = ["--checkpoint", "half", "--rows", "lines=1", "--output", "history"]
-    found = installed.say(
+    said = installed.say(
         "sparkstorm", "replay", "shout.yaml", "--input", "text", *history, folder=work
     )
-    assert "half is written" in found
+    assert "half is written" in said
     words = ("run", "shout.yaml", "--input", "text", "--from", "half")
-    found = installed.say("sparkstorm", *words, folder=work)
-    assert "2  TWO" in found and "1  ONE" in found and "1 tree acked" in found
+    said = installed.say("sparkstorm", *words, folder=work)
+    assert "2  TWO" in said and "1  ONE" in said and "1 tree acked" in said
 
 
 @pytest.mark.nightly
@@ -328,16 +328,16 @@ def open_page(said: str) -> tuple[str, str]:
     """Open the page's address that a cluster has printed, as a browser does, once it is served;
     return the page and one of its vendored scripts.
     """
-    found = re.search(r"(http://127\.0\.0\.1:\d+/)\?token=\S+", said)
-    assert found, said
+    match = re.search(r"(http://127\.0\.0\.1:\d+/)\?token=\S+", said)
+    assert match, said
     browser = build_opener(HTTPCookieProcessor())
 
     def read(address: str) -> str:
         with browser.open(address, timeout=30) as answer:
             return str(answer.read().decode())
 
-    wait_until(lambda: is_listening(urlsplit(found.group(0)).port), "the page is served")
-    return read(found.group(0)), read(found.group(1) + "static/vendor/uplot.js")
+    wait_until(lambda: is_listening(urlsplit(match.group(0)).port), "the page is served")
+    return read(match.group(0)), read(match.group(1) + "static/vendor/uplot.js")
 
 
 def is_listening(port: int | None) -> bool:

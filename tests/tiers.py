@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     commit = _newest_commit()
     numbers: Counter[str] = Counter()
-    kept: list[pytest.Item] = []
+    kept_items: list[pytest.Item] = []
     gone: list[pytest.Item] = []
     for item in items:
         is_in = item.get_closest_marker("nightly") is None
@@ -82,6 +82,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             law = test if case else test.partition("::")[0]
             is_in = is_taken(numbers[law], commit, *sampled.args)
             numbers[law] += 1
-        (kept if is_in else gone).append(item)
-    items[:] = kept
+        (kept_items if is_in else gone).append(item)
+    items[:] = kept_items
     config.hook.pytest_deselected(items=gone)

@@ -67,8 +67,8 @@ class Terminal:
         assert self._process.stdout is not None
         printed = ""
         for line in self._process.stdout:
-            if found := re.fullmatch(r"end of command (\d+)\n", line):
-                return int(found[1]), printed.removesuffix("\n")
+            if match := re.fullmatch(r"end of command (\d+)\n", line):
+                return int(match[1]), printed.removesuffix("\n")
             printed += line
             if until and until in line:
                 return -1, printed
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str]) -> int:
     except AssertionError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{len(took)} commands in {sum(each for _, each in took):.0f} s")
+    print(f"{len(took)} commands in {sum(seconds for _, seconds in took):.0f} s")
     return 0
 
 

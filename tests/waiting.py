@@ -48,7 +48,7 @@ def wait_for_aof(client: Any) -> None:
     """
 
     def is_written() -> bool:
-        found = client.info("persistence")
-        return not (found["aof_pending_bio_fsync"] or found["aof_buffer_length"])
+        info = client.info("persistence")
+        return not (info["aof_pending_bio_fsync"] or info["aof_buffer_length"])
 
     wait_until(is_written, "the append-only file is written")

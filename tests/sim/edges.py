@@ -62,8 +62,8 @@ def _rows() -> list[list[Any]]:
 
 def _settings(*more: Mapping[str, Any]) -> dict[str, Any]:
     conf: dict[str, Any] = {"topology.max.retries": 0}
-    for each in more:
-        conf |= each
+    for settings in more:
+        conf |= settings
     return conf
 
 
@@ -77,10 +77,10 @@ def _counting() -> Topology:
 
 def _require_each(cluster: LocalCluster, name: str) -> None:
     """Every number has been counted, and each that is refused is a dead letter."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for state in cluster.topology(name).states("count").values():
-        found.update(state)
-    missing = sorted(set(range(NUMBERS)) - found.keys())
+        counts.update(state)
+    missing = sorted(set(range(NUMBERS)) - counts.keys())
     assert not missing, f"{missing} are lost"
 
 

@@ -136,8 +136,8 @@ def versions_here() -> dict[str, str]:
         name, _, number = version.partition("-")
         return name != "redis", [int(part) for part in number.split(".")]
 
-    found = binaries()
-    return {version: found[version] for version in sorted(found, key=age)}
+    binary_by_version = binaries()
+    return {version: binary_by_version[version] for version in sorted(binary_by_version, key=age)}
 
 
 KINDS: dict[str, Strike] = {
@@ -228,8 +228,8 @@ class Trial:
         self.running.rounds(20)
         total = self.running.emitted
         expected = Counter(number % KEYS for number in range(total))
-        found = Counter(self.running.counted)
-        lost, doubled = expected - found, found - expected
+        counted = Counter(self.running.counted)
+        lost, doubled = expected - counted, counted - expected
         assert not lost and not doubled, (
             f"lost {lost.total()}, doubled {doubled.total()} of {total}: "
             f"{sorted(lost)[:20]}, {sorted(doubled)[:20]}, deaths {self.running.deaths}"
@@ -252,21 +252,21 @@ class Trial:
         if self.target is None:
             return 0
         wanted = set(range(total))
-        found = Counter[int]()
+        written = Counter[int]()
 
         def is_written(target: Target) -> bool:
             self.running.rounds(20)
-            found.clear()
-            found.update(target.read())
-            return found.keys() == wanted
+            written.clear()
+            written.update(target.read())
+            return written.keys() == wanted
 
         def fault() -> str:
-            lost, foreign = wanted - found.keys(), found.keys() - wanted
+            lost, foreign = wanted - written.keys(), written.keys() - wanted
             return f"the target lacks {len(lost)} of {total}: {sorted(lost)[:9]}; foreign {len(foreign)}"
 
         until(partial(is_written, self.target), fault)
-        again = found.total() - total
-        said = [each for each in self.running.cluster.errors if SAID in each.text]
+        again = written.total() - total
+        said = [error for error in self.running.cluster.errors if SAID in error.text]
         assert said or not again, f"the target has {again} rows twice, and the sink said nothing"
         return again
 
@@ -282,8 +282,8 @@ def run_portion(
 ) -> Sums:
     """Run so many fail-overs on servers of their own, compare the sums, and print each."""
     with contextlib.ExitStack() as opened:
-        at = opened.enter_context(TARGETS[target](folder)) if target else None
-        trial = Trial(folder, at)
+        opened_target = opened.enter_context(TARGETS[target](folder)) if target else None
+        trial = Trial(folder, opened_target)
         opened.callback(trial.close)
         for number, kind in enumerate(kinds, begin + 1):
             trial.fail_over(KINDS[kind], dice)
@@ -308,7 +308,7 @@ def run_schedule(folder: Path, schedule: Schedule) -> None:
     """Kill primaries of several stores in turn, under a topology each, and compare the sums."""
     with ProcessPoolExecutor(schedule.stores, get_context("spawn")) as pool:
         done = list(pool.map(partial(run_store, folder, schedule), range(schedule.stores)))
-    sums = sum((each for each, _ in done), Sums(0, 0, 0))
+    sums = sum((portion for portion, _ in done), Sums(0, 0, 0))
     kinds = sum((kills for _, kills in done), Counter[str]())
     print(
         f"{schedule.stores} stores and topologies, {schedule.minutes:g} min, a death every "
@@ -320,13 +320,17 @@ def run_store(folder: Path, schedule: Schedule, number: int) -> tuple[Sums, Coun
     """Run the topology of one store, whose primary is killed when its turn comes; return its sums
     and the deaths.
     """
-    place = folder / str(number)
-    place.mkdir()
+    store_folder = folder / str(number)
+    store_folder.mkdir()
     dice = random.Random(f"{schedule.seed} {number}")
     kills = Counter[str]()
     with contextlib.ExitStack() as opened:
-        at = opened.enter_context(TARGETS[schedule.target](place)) if schedule.target else None
-        trial = Trial(place, at)
+        opened_target = (
+            opened.enter_context(TARGETS[schedule.target](store_folder))
+            if schedule.target
+            else None
+        )
+        trial = Trial(store_folder, opened_target)
         opened.callback(trial.close)
         began = time.monotonic()
         due_s = schedule.every_s * (number + 1)
@@ -389,10 +393,10 @@ def main() -> None:
             return
         sums = Sums(0, 0, 0)
         for begin in range(0, chosen.times, chosen.portion):
-            place = Path(folder, str(begin))
-            place.mkdir()
+            portion_folder = Path(folder, str(begin))
+            portion_folder.mkdir()
             some = kinds[begin : begin + chosen.portion]
-            sums += run_portion(some, dice, place, chosen.target, begin)
+            sums += run_portion(some, dice, portion_folder, chosen.target, begin)
             done = Counter(kinds[: begin + len(some)])
             print(_text_of(sums, done, chosen.target), flush=True)
 

@@ -70,11 +70,11 @@ class OverRedis:
 
     def __init__(
         self,
-        at: RedisAddress,
+        address: RedisAddress,
         conf: Mapping[str, Any] | None = None,
         sink: TransactionalSink | None = None,
     ) -> None:
-        self.at = at
+        self.at = address
         self.opened: list[RedisTransport] = []
         self._processes: list[InProcessWorker] = []
         self.cluster = LocalCluster(supervisors=3, slots=1, make_transport=self._open)
@@ -97,7 +97,7 @@ class OverRedis:
         """Close what the end of a process would: a database keeps an open transaction's locks
         otherwise. Kafka needs no such help: it fences a transaction's former producer.
         """
-        for process in [each for each in self._processes if each.exit_code is not None]:
+        for process in [process for process in self._processes if process.exit_code is not None]:
             self._processes.remove(process)
             worker = process.run.worker if process.run is not None else None
             for bolt in worker.task_set.bolts.values() if worker is not None else ():
@@ -121,9 +121,9 @@ class OverRedis:
     @property
     def emitted(self) -> int:
         """Number of the next number, as committed."""
-        found = merge(Progress.decode(data) for data in self.reader.progress().values())
+        merged = merge(Progress.decode(data) for data in self.reader.progress().values())
         return sum(
-            each.emitted for each in found.counts_by_task.values() if each.component == "spout"
+            count.emitted for count in merged.counts_by_task.values() if count.component == "spout"
         )
 
     @property

@@ -75,13 +75,13 @@ def kafka(folder: Path) -> Iterator[Target]:
             }
             consumer = Consumer(own)
             consumer.assign([TopicPartition("numbers", 0, 0)])
-            found: Counter[int] = Counter()
+            count_by_number: Counter[int] = Counter()
             with contextlib.closing(consumer):
                 while True:
                     for message in consumer.consume(1000, 1.0):
                         if message.error():  # the end of the partition
-                            return found
-                        found[json.loads(message.value() or b"")["number"]] += 1
+                            return count_by_number
+                        count_by_number[json.loads(message.value() or b"")["number"]] += 1
 
         yield Target(KafkaSink(server.address, "numbers"), read)
 

@@ -75,11 +75,11 @@ def test_what_a_durability_covers_loses_and_doubles_nothing(
     is doubled.
     """
     kinds = [fault, "STORE_AWAY", "KILL_WORKER"]
-    at = cut(cells)
-    durable = replace(at, conf={**at.conf, "topology.cells.durability": durability})
+    case = cut(cells)
+    durable = replace(case, conf={**case.conf, "topology.cells.durability": durability})
     assert simulate(durable, range(12), kinds=kinds).faults > 24
     with pytest.raises(SimulationError):
-        simulate(at, range(12), kinds=kinds)
+        simulate(case, range(12), kinds=kinds)
 
 
 def test_a_durability_that_a_store_cannot_keep_is_refused_where_it_is_asked_for() -> None:
@@ -125,13 +125,13 @@ def after_one_store_went_back(seed: int, loss: str) -> tuple[int, int, set[str]]
     with LocalCluster(supervisors=2, slots=4, seed=seed, stores=STORES[:2]) as cluster:
         cluster.submit(word_count(feed, 2, 2, 4), conf, name="one")
         view = cluster.topology("one")
-        at = view.stores[chance.randrange(2)]
+        store = view.stores[chance.randrange(2)]
         for n, line in enumerate(lines):
             feed.feed(line)
             if n == first:
-                kept = at.checkpoint()
+                checkpoint = store.checkpoint()
             if n == last:
-                at.restore(kept)
+                store.restore(checkpoint)
             # not advance(), which raises what a worker says that does not start
             cluster.wake_workers()
             cluster.simulation.advance(chance.choice((1, 5, 40)))
@@ -140,12 +140,12 @@ def after_one_store_went_back(seed: int, loss: str) -> tuple[int, int, set[str]]
             cluster.simulation.advance(1_000)
         if loss == "continue":
             assert not feed.num_open, "each message is acked, or has failed"
-        found = Counter(cluster.state("count", "one"))
+        counted = Counter(cluster.state("count", "one"))
         wanted = Counter(word for (line,) in lines for word in line.split())
         said = [error.text for error in view.errors]
         said += [why for slot in cluster.slots for why in slot.deaths]
     told = {words for words in said if "does not have the newest entries" in words}
-    return (wanted - found).total(), (found - wanted).total(), told
+    return (wanted - counted).total(), (counted - wanted).total(), told
 
 
 @pytest.mark.parametrize("loss", ["continue", "stop"])
@@ -180,7 +180,7 @@ def test_a_topology_over_stores_runs_exact_is_rebalanced_and_leaves_nothing(cell
         base = cluster.storm_state.read_base(topology_id)
         assert base is not None and base.cells == STORES[:cells] and base.store == "near"
         workers = cells_of_workers(view, cells)
-        assert all(len(each) == 1 for each in workers)
+        assert all(len(worker) == 1 for worker in workers)
         assert set().union(*workers) == set(range(cells))
         for round_, line in enumerate(LINES):
             feed.feed(line)
@@ -245,8 +245,8 @@ def test_reports_add_up_over_the_stores(tmp_path: Path) -> None:
         cluster.advance(2)
         sampler.step()
         edges = {
-            (each.sender, each.receiver): (each.sent, each.consumed, each.fault)
-            for each in sampler.topology(topology_id).edges.values()
+            (edge.sender, edge.receiver): (edge.sent, edge.consumed, edge.fault)
+            for edge in sampler.topology(topology_id).edges.values()
         }
         rows = sum(len(line.split()) for (line,) in LINES)
         assert edges["lines", "split"] == (len(LINES), len(LINES), "")

@@ -34,14 +34,14 @@ class TopologysNodes(ClusterRedis):
     def other(self, server: Server) -> Node:
         """Return the replica of that node, or the node whose replica it is."""
         pair = [self.primaries[0], *self.replicas]
-        return next(each for each in pair if each is not server)
+        return next(other for other in pair if other is not server)
 
     def until_promoted(self, server: Server | None = None) -> None:
         """Wait until a node, that one if given, has the slot and takes commands."""
 
         def is_promoted() -> bool:
-            found = self.primary()
-            return found.answers() and found.role() == "master" and server in (None, found)
+            primary = self.primary()
+            return primary.answers() and primary.role() == "master" and server in (None, primary)
 
         until(is_promoted, "no node has the slot")
         self.until_working()
@@ -58,7 +58,7 @@ class TopologysNodes(ClusterRedis):
 
 def move(watched: TopologysNodes, primary: Server, dice: random.Random) -> None:
     """The slot goes to another primary, key by key, as slowly as many keys would."""
-    target = next(each for each in watched.primaries if each is not primary)
+    target = next(other for other in watched.primaries if other is not primary)
     assert isinstance(primary, Node)
     watched.begin_move(SLOT, primary, target)
     time.sleep(dice.uniform(0, 0.1))
@@ -70,7 +70,7 @@ def move(watched: TopologysNodes, primary: Server, dice: random.Random) -> None:
 
 def migrate(watched: TopologysNodes, primary: Server, dice: random.Random) -> None:
     """The slot goes to another primary as a whole, where the server can: Valkey from 9.0 on."""
-    target = next(each for each in watched.primaries if each is not primary)
+    target = next(other for other in watched.primaries if other is not primary)
     assert isinstance(primary, Node)
     words = ("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", SLOT, SLOT, "NODE", target.id)
     try:

@@ -63,7 +63,7 @@ def _close_early(patch: pytest.MonkeyPatch) -> None:
 
     def early(self: SpoutTask) -> None:
         self._due += self.pending.take_callbacks()
-        self._due += [MessageOutcome(0, each) for each in self.collector.immediate]
+        self._due += [MessageOutcome(0, message_id) for message_id in self.collector.immediate]
         close(self)
 
     patch.setattr(SpoutTask, "close", early)
@@ -74,7 +74,7 @@ def _ack_before_commit(patch: pytest.MonkeyPatch) -> None:
 
     def asked(self: SpoutTask, *arguments: Any) -> bool:
         did = ask(self, *arguments)
-        self._due += [MessageOutcome(0, each) for each in self.collector.immediate]
+        self._due += [MessageOutcome(0, message_id) for message_id in self.collector.immediate]
         self.collector.immediate.clear()
         return did
 
@@ -105,7 +105,7 @@ def _end_early(patch: pytest.MonkeyPatch) -> None:
         (_confirm_when_ordered, edges.blocking_at_least_once, edges.WITHOUT_KILLS, 3),
         (_end_early, edges.blocking_ended, edges.WITHOUT_KILLS, 0),
     ],
-    ids=lambda each: getattr(each, "__name__", None),
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_the_seeds_find_a_fault_of_callbacks(
     plant: Callable[[pytest.MonkeyPatch], None],

@@ -116,7 +116,9 @@ def test_a_zombie_at_every_commit(name: str) -> None:
             if point.commits < point.point or zombies:
                 return
             zombies.extend(
-                left for slot in cluster.topology().workers if (left := slot.disown()) is not None
+                zombie
+                for slot in cluster.topology().workers
+                if (zombie := slot.disown()) is not None
             )
 
         run(name, OnePoint(number, CommitFault.NONE), leave)

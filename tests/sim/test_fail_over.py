@@ -57,7 +57,7 @@ def test_a_count_and_a_table_are_exact_over_every_kind_of_fail_over_and_no_worke
         assert client.get("kept") == b"since before"
     check_redis(trial.watched.address)
     assert trial.finish().numbers > 100 * len(KINDS)
-    assert not [each for each in trial.running.deaths if "did not come back" in each], (
+    assert not [death for death in trial.running.deaths if "did not come back" in death], (
         "a worker waits for the promoted server"
     )
 
@@ -96,12 +96,12 @@ def test_sentinels_that_stood_still_while_the_primary_died_promote_its_replica_s
             with watched.sentinel(port) as client:
                 # a link may be down for ten times as long
                 client.sentinel_set(MASTER, "down-after-milliseconds", 100)
-        for each in watched.watchers:
-            each.send_signal(signal.SIGSTOP)
+        for watcher in watched.watchers:
+            watcher.send_signal(signal.SIGSTOP)
         primary.kill()
         time.sleep(2.5)
-        for each in watched.watchers:
-            each.send_signal(signal.SIGCONT)
+        for watcher in watched.watchers:
+            watcher.send_signal(signal.SIGCONT)
         watched.until_promoted(watched.other(primary), limit_s=20)
         assert watched.restarts
         with watched.primary().client() as client:
@@ -152,11 +152,11 @@ def require_keys(watched: WatchedRedis) -> None:
         ("", "want a password, none is set"),
         ("of-nobody", "refuse our password"),
     ):
-        at = replace(watched.address, sentinel_password=secret)
+        address = replace(watched.address, sentinel_password=secret)
         with pytest.raises(AccessRefusedError, match=rf"{words} {key}"):
-            open_connection(at)
+            open_connection(address)
         with pytest.raises(StoreUnavailableError, match="no Sentinel names a primary") as caught:
-            check_redis(at)
+            check_redis(address)
         assert len(str(caught.value)) < 200, "the settings of connections are no part of it"
     uncertified = replace(watched.address.tls_files, certificate="", key="")
     for lacking in ({"tls": False}, {"tls_files": uncertified}):
@@ -229,18 +229,18 @@ def test_a_worker_reads_from_the_server_that_it_commits_to_whatever_the_sentinel
             with watched.sentinel(first) as client:
                 client.sentinel_monitor("words", "127.0.0.1", former.port, 1)
                 client.sentinel_set("words", "auth-pass", former.password)
-            for each, row in ((former, b"undone"), (promoted, b"kept")):
-                with each.client() as client:
+            for writer, row in ((former, b"undone"), (promoted, b"kept")):
+                with writer.client() as client:
                     client.xadd(stream, {"f": row})
-            found: list[bytes] = []
+            received: list[bytes] = []
 
             def has_read() -> bool:
                 transport.wait(100)
-                found.extend(entry.data for entry in transport.poll({1: "0-0"}, 10))
-                return bool(found)
+                received.extend(entry.data for entry in transport.poll({1: "0-0"}, 10))
+                return bool(received)
 
             until(has_read, "nothing is read", limit_s=30)
-            assert found == [b"kept"]
+            assert received == [b"kept"]
 
 
 def test_an_idle_worker_and_a_client_go_to_the_primary_that_the_sentinels_name_by_now(
@@ -254,8 +254,8 @@ def test_an_idle_worker_and_a_client_go_to_the_primary_that_the_sentinels_name_b
     with contextlib.closing(watched):
         promoted = watched.primary()
         keys = Keys("words-1-1")
-        for each in (promoted, server):
-            with contextlib.closing(RedisTransport(each.address, "words-1-1")) as transport:
+        for primary in (promoted, server):
+            with contextlib.closing(RedisTransport(primary.address, "words-1-1")) as transport:
                 transport.claim("owner", {1: 1})
         with promoted.client() as client:
             client.hset(keys("backlog"), "1", "7")
@@ -280,13 +280,13 @@ def test_an_idle_worker_and_a_client_go_to_the_primary_that_the_sentinels_name_b
             name(promoted)
             with promoted.client() as client:
                 client.xadd(keys.stream(1), {"f": b"kept"})
-            found: list[bytes] = []
+            received: list[bytes] = []
 
             def has_read() -> bool:
                 transport.wait(100)
-                found.extend(entry.data for entry in transport.poll({1: "0-0"}, 10))
-                return bool(found)
+                received.extend(entry.data for entry in transport.poll({1: "0-0"}, 10))
+                return bool(received)
 
             until(has_read, "the worker stays where it was", limit_s=30)
-            assert found == [b"kept"]
+            assert received == [b"kept"]
             until(lambda: reader.backlog() == {1: 7}, "the client stays where it was", limit_s=30)

@@ -179,14 +179,14 @@ class Bench:
         what.
         """
         self.cluster.run_until_idle()
-        found: dict[str, Counter[str]] = {}
+        counts_by_code: dict[str, Counter[str]] = {}
         for (word, code), number in self.cluster.state("count").items():
-            found.setdefault(code, Counter())[word.lower()] += number
-        assert sum(found.values(), Counter()) == self.fed
+            counts_by_code.setdefault(code, Counter())[word.lower()] += number
+        assert sum(counts_by_code.values(), Counter()) == self.fed
         # a worker that is stopped may tell its spout what it has no time to note down: its
         # successor tells it again
         assert set(self.spout.acked) == set(range(sum(self.fed.values()))) and not self.spout.failed
-        return found
+        return counts_by_code
 
 
 def test_three_batches_of_workers_and_every_count_is_exact() -> None:
@@ -213,19 +213,21 @@ def test_three_batches_of_workers_and_every_count_is_exact() -> None:
         assert state == UpgradeState(None) and assignment.code_by_slot == {}
         assert (assignment.code_key, assignment.conf_key) == (base.code_key, base.conf_key)
         bench.feed()
-        found = bench.counts()
-        assert found.keys() == {"old", "new"} and bench.new_workers() == set()
+        counts = bench.counts()
+        assert counts.keys() == {"old", "new"} and bench.new_workers() == set()
 
 
 def test_a_worker_goes_on_with_its_code_while_the_new_code_cannot_be_fetched() -> None:
     """S0.25."""
     with Bench() as bench:
         store, read = bench.cluster.bytes_store, bench.cluster.bytes_store.get
-        known, is_damaged, workers = set(store.list_keys()), True, live_workers(bench)
+        known_keys, is_damaged, workers = set(store.list_keys()), True, live_workers(bench)
 
         def get(key: str) -> bytes | None:
             # Nimbus has checked it
-            is_torn = is_damaged and key not in known and bench.status() is TopologyStatus.UPGRADING
+            is_torn = (
+                is_damaged and key not in known_keys and bench.status() is TopologyStatus.UPGRADING
+            )
             return b"torn" if is_torn else read(key)
 
         store.get = get  # type: ignore[method-assign]
@@ -328,7 +330,9 @@ def test_a_rollback_names_the_code_by_which_its_dead_letters_are_found() -> None
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         (error,) = bench.state.read_errors(bench.id, MASTER)
         letters = bench.cluster.dead_letters
-        assert letters and {each.failure.code_version for each in letters} == {error.code_version}
+        assert letters and {letter.failure.code_version for letter in letters} == {
+            error.code_version
+        }
         view = bench.cluster.topology()
         stored = StoredLetters(
             view.id, LocalReader(view.store), dict, lambda: TopologyStatus.ACTIVE, lambda: None
@@ -422,14 +426,14 @@ def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an
             "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line"
             in back.text
         )
-        kept = bench.state.read_errors(bench.id, "tag")[0]
-        assert kept.text.startswith(
+        errors = bench.state.read_errors(bench.id, "tag")[0]
+        assert errors.text.startswith(
             "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line"
         )
         assert (
-            "in prepare" in kept.traceback
-            and kept.worker
-            and kept.code_version != bench.state.read_base(bench.id).code_key
+            "in prepare" in errors.traceback
+            and errors.worker
+            and errors.code_version != bench.state.read_base(bench.id).code_key
         )
         bench.feed()
         assert bench.counts().keys() == {"old"}
@@ -533,10 +537,10 @@ class Doomed(LocalCluster):
         self.crash = CrashPoint(NEVER)
         return self.crash.around(store)
 
-    def arm(self, at: int) -> None:
+    def arm(self, index: int) -> None:
         """Have the victim's process end at its n-th write from now on."""
         assert self.crash is not None
-        self.crash._left = at
+        self.crash._left = index
 
     def bury(self) -> None:
         """Start the victim again when it has burnt."""
@@ -564,16 +568,16 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
     is_back: bool, is_written: bool
 ) -> None:
     """S0.24-S0.27, S0.31."""
-    for at in range(1, 40):
+    for index in range(1, 40):
         with Bench(make=Doomed) as bench:
             victim, cluster = doomed(bench, 1, is_written)
             if is_back:
                 bench.upgrade(workers=[str(victim.slot)])
                 bench.run(lambda: bench.rests(1))
-                cluster.arm(at)
+                cluster.arm(index)
                 bench.service.roll_back_upgrade("test")
             else:
-                cluster.arm(at)
+                cluster.arm(index)
                 bench.upgrade(workers=[str(victim.slot)])
 
             def is_done(bench: Bench = bench, cluster: Doomed = cluster) -> bool:
@@ -581,7 +585,7 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
                 return bench.status() is TopologyStatus.ACTIVE if is_back else bench.rests(1)
 
             bench.run(is_done)
-            assert bench.new_workers() == (set() if is_back else {victim.slot}), at
+            assert bench.new_workers() == (set() if is_back else {victim.slot}), index
             has_crashed = cluster.crash is not None and cluster.crash.has_crashed
             cluster.arm(NEVER)
             cluster.bury()
@@ -591,7 +595,7 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
             break
     else:
         raise AssertionError("the slot died every time")
-    assert at > 2
+    assert index > 2
 
 
 def doomed(bench: Bench, which: int, is_written: bool) -> tuple[SimSlot, Doomed]:
@@ -633,16 +637,16 @@ def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgra
             and topology.component_by_task[beats.master_task] == MASTER
         )
         assert {
-            task: each.component for task, each in beats.by_task.items()
+            task: task_beat.component for task, task_beat in beats.by_task.items()
         } == topology.component_by_task
-        tags = [each for each in beats.by_task.values() if each.component == "tag"]
+        tags = [task_beat for task_beat in beats.by_task.values() if task_beat.component == "tag"]
         assert (
-            sum(each.counts.executed for each in tags)
-            == sum(each.counts.emitted for each in tags)
+            sum(tag.counts.executed for tag in tags)
+            == sum(tag.counts.emitted for tag in tags)
             == sum(bench.fed.values())
         )
-        assert all(each.state == "RUNNING" and each.uptime_ms > 0 for each in tags)
-        assert all(each.execute_us.keys() == {"p50", "p95", "p99"} for each in tags)
+        assert all(tag.state == "RUNNING" and tag.uptime_ms > 0 for tag in tags)
+        assert all(tag.execute_us.keys() == {"p50", "p95", "p99"} for tag in tags)
         bench.upgrade(worker__num=3)
         bench.run(lambda: bench.rests(1))
         victim = topology.workers[which]
@@ -680,10 +684,10 @@ def test_a_master_of_its_own_worker_needs_the_scheduler_that_gives_it_one() -> N
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> None:
     """S0.21-S0.23, S0.28: the slot of the master dies in the middle of a batch."""
-    for at in range(1, 40):
+    for index in range(1, 40):
         with Bench(make=Doomed, **MASTERED) as bench:
             _, cluster = doomed(bench, master_slot(bench), is_written)
-            cluster.arm(at)
+            cluster.arm(index)
             bench.upgrade(worker__num=2)
 
             def is_done(bench: Bench = bench, cluster: Doomed = cluster) -> bool:
@@ -691,7 +695,7 @@ def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> N
                 return bench.rests(1)
 
             bench.run(is_done)
-            assert len(bench.new_workers()) == 2, at
+            assert len(bench.new_workers()) == 2, index
             has_crashed = cluster.crash is not None and cluster.crash.has_crashed
             cluster.arm(NEVER)
             cluster.bury()
@@ -701,7 +705,7 @@ def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> N
             break
     else:
         raise AssertionError("the master died every time")
-    assert at > 2
+    assert index > 2
 
 
 def test_a_worker_of_the_former_code_that_does_not_end_is_fenced_off_by_its_successor() -> None:
@@ -714,14 +718,16 @@ def test_a_worker_of_the_former_code_that_does_not_end_is_fenced_off_by_its_succ
         victim = bench.cluster.topology().workers[0]
         former = victim.process
         assert former is not None and former.spec is not None
-        before = {each.executor: each.placed_version for each in former.spec.executors}
+        before = {executor.executor: executor.placed_version for executor in former.spec.executors}
         bench.upgrade(workers=[str(victim.slot)])
         zombie = victim.disown()  # goes on with the former code next to the new worker
         assert zombie is former
         bench.run(lambda: bench.rests(1))
         now = victim.process
         assert now is not None and now is not former and now.spec is not None
-        assert all(each.placed_version > before[each.executor] for each in now.spec.executors)
+        assert all(
+            executor.placed_version > before[executor.executor] for executor in now.spec.executors
+        )
         assert zombie.is_fenced
         bench.counts()
 
@@ -833,13 +839,13 @@ class Yielding:
         self._inner, self._others = inner, others
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
+        attribute = getattr(self._inner, name)
         if name not in WRITES:
-            return found
+            return attribute
 
         def write(*arguments: Any, **options: Any) -> Any:
             self._others()
-            return found(*arguments, **options)
+            return attribute(*arguments, **options)
 
         return write
 

@@ -354,7 +354,7 @@ def test_a_shadow_that_falls_behind_skips_rows_and_counts_each_of_them(
     def give() -> None:
         nonlocal given
         rows = [Tuple((given,), 0, Source("words", 1, "default", ("n",)))] * 10
-        recorder.executed(rows, [], (), [each.values for each in rows])
+        recorder.executed(rows, [], (), [row.values for row in rows])
         recorder.committed()
         given += 10
 

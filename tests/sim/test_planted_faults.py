@@ -254,8 +254,8 @@ def test_a_planted_fault_is_found_and_shrunk(
         # the audit of the edges sees it without any other fault; where most_faults is above 0, in
         # some orders of writes
         return
-    found = re.match(r"seed (\d+), (\d+) of \d+ faults: ", str(caught.value))
-    assert found is not None and 1 <= int(found[2]) <= most_faults, str(caught.value)
+    match = re.match(r"seed (\d+), (\d+) of \d+ faults: ", str(caught.value))
+    assert match is not None and 1 <= int(match[2]) <= most_faults, str(caught.value)
 
 
 @pytest.mark.sampled(16)

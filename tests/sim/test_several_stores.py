@@ -19,7 +19,7 @@ def test_each_topology_stays_in_its_store_over_deaths_a_rebalance_and_its_end(se
             for name, feed in feeds.items()
         }
         plane = cluster.data_plane
-        assert {name: plane.stores_of(each) for name, each in ids.items()} == {
+        assert {name: plane.stores_of(topology_id) for name, topology_id in ids.items()} == {
             "one": ["near"],
             "two": ["far"],
         }
@@ -32,9 +32,9 @@ def test_each_topology_stays_in_its_store_over_deaths_a_rebalance_and_its_end(se
             if round_ == 6:
                 cluster.rebalance("two", workers=3)
         cluster.run_until_idle()
-        for name, each in ids.items():
+        for name, topology_id in ids.items():
             assert cluster.state("count", name) == {"x": 12, "y": 12}
-            assert plane.stores_of(each) == (["near"] if name == "one" else ["far"])
+            assert plane.stores_of(topology_id) == (["near"] if name == "one" else ["far"])
         cluster.kill("two", 0)
         assert plane.stores_of(ids["two"]) == [] and plane.stores_of(ids["one"]) == ["near"]
         assert cluster.state("count", "one") == {"x": 12, "y": 12}

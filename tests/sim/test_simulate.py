@@ -168,11 +168,11 @@ def lossy() -> Topology:
 def test_a_failing_seed_is_shrunk_and_its_line_runs_it_again() -> None:
     with pytest.raises(SimulationError, match="state of 'count'") as caught:
         simulate(lossy, range(50), sources={"lines": ROWS})
-    found = re.search(
+    match = re.search(
         r"seed (\d+), 1 of (\d+) faults.*seeds=\[\1\], only=\[(\d+)\]", str(caught.value), re.DOTALL
     )
-    assert found is not None, str(caught.value)
-    seed, number = int(found[1]), int(found[3])
+    assert match is not None, str(caught.value)
+    seed, number = int(match[1]), int(match[3])
     with pytest.raises(SimulationError, match=f"seed {seed}, 1 of "):
         simulate(lossy, [seed], sources={"lines": ROWS}, only=[number])
     assert simulate(lossy, [seed], sources={"lines": ROWS}, only=[]).faults == 0
@@ -294,8 +294,8 @@ def test_an_emptied_redis_is_no_excuse_for_data_that_nimbus_has_deleted(
 
     def delete(self: TopologyCleanup, *arguments: Any) -> bool:
         done = compare(self, *arguments)
-        for each in self.forgotten:
-            self._hooks.store(each, "").retire(each)
+        for topology_id in self.forgotten:
+            self._hooks.store(topology_id, "").retire(topology_id)
         self.forgotten = {}
         return done
 

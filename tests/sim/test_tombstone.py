@@ -51,7 +51,7 @@ def end_while_cut_off() -> tuple[FaultyCluster, str, list[str]]:
 
 def test_a_worker_that_was_cut_off_is_turned_away_after_the_end_and_leaves_nothing() -> None:
     cluster, topology_id, deaths = end_while_cut_off()
-    assert any("has ended" in each for each in deaths)
+    assert any("has ended" in death for death in deaths)
     assert sorted(PAID) == list(range(5))
     assert not cluster.data_plane.of(topology_id).store.holds_data()
     cluster.close()

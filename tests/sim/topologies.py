@@ -62,11 +62,11 @@ class Case:
 
     def check(self, cluster: LocalCluster) -> None:
         """Exact results, every tree settled exactly once, nothing left anywhere."""
-        found = cluster.state(self.component)
-        assert found == self.wanted, {
-            k: (found.get(k), self.wanted.get(k))
-            for k in {*found, *self.wanted}
-            if found.get(k) != self.wanted.get(k)
+        state = cluster.state(self.component)
+        assert state == self.wanted, {
+            k: (state.get(k), self.wanted.get(k))
+            for k in {*state, *self.wanted}
+            if state.get(k) != self.wanted.get(k)
         }
         assert set(self.spout.acked) == set(range(self.messages))
         assert not self.spout.failed
@@ -455,8 +455,8 @@ class Fan(BasicBolt):
     outputs = ("number", "place")
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        for place in range(100):
-            collector.emit((tup[0], place))
+        for index in range(100):
+            collector.emit((tup[0], index))
 
 
 class Sift(BasicBolt):

@@ -147,15 +147,15 @@ class Server:
 
     def is_linked(self) -> bool:
         """Return whether it is a replica with a whole copy of its primary."""
-        found = self._ask(lambda client: client.info("replication")) or {}
-        return found.get("role") == "slave" and found.get("master_link_status") == "up"
+        info = self._ask(lambda client: client.info("replication")) or {}
+        return info.get("role") == "slave" and info.get("master_link_status") == "up"
 
     def link_down_s(self) -> int:
         """Return the seconds since a replica lost its primary; 0 or less for any other, and for one
         that has lost none since its start.
         """
-        found = self._ask(lambda client: client.info("replication")) or {}
-        return int(found.get("master_link_down_since_seconds", 0))
+        info = self._ask(lambda client: client.info("replication")) or {}
+        return int(info.get("master_link_down_since_seconds", 0))
 
     def _ask(self, question: Callable[[redis.Redis], Any]) -> Any:
         with contextlib.suppress(redis.RedisError), self.client() as client:
@@ -276,9 +276,9 @@ class WatchedRedis:
             contextlib.suppress(redis.RedisError),
             self.sentinel(port) as client,
         ):
-            found = client.sentinel_master(MASTER)
+            state = client.sentinel_master(MASTER)
             return bool(
-                found["num-other-sentinels"] == len(self.sentinels) - 1 and found["num-slaves"] == 1
+                state["num-other-sentinels"] == len(self.sentinels) - 1 and state["num-slaves"] == 1
             )
         return False
 
@@ -289,25 +289,25 @@ class WatchedRedis:
                 contextlib.suppress(redis.RedisError),
                 self.sentinel(port) as client,
             ):
-                found = client.sentinel_get_master_addr_by_name(MASTER)
-                return int(found[1]) if found else None
+                address = client.sentinel_get_master_addr_by_name(MASTER)
+                return int(address[1]) if address else None
         return None
 
     def primary(self) -> Server:
         """Return the server that the Sentinels name."""
-        found: list[Server] = []
+        primaries: list[Server] = []
 
         def is_named() -> bool:
             port = self.named()
-            found[:] = [each for each in self.servers if each.port == port]
-            return bool(found)
+            primaries[:] = [server for server in self.servers if server.port == port]
+            return bool(primaries)
 
         until(is_named, "the Sentinels name no primary")
-        return found[0]
+        return primaries[0]
 
     def other(self, server: Server) -> Server:
         """Return the other server."""
-        return next(each for each in self.servers if each is not server)
+        return next(other for other in self.servers if other is not server)
 
     def until_promoted(self, server: Server | None = None, limit_s: float = _LIMIT_S) -> None:
         """Wait until a server, that one if given, is the primary, by itself and by the Sentinels.
@@ -317,8 +317,8 @@ class WatchedRedis:
 
         def is_promoted() -> bool:
             port = self.named()
-            for each in self.servers if server is None else [server]:
-                if each.port == port and each.role() == "master":
+            for candidate in self.servers if server is None else [server]:
+                if candidate.port == port and candidate.role() == "master":
                     return True
             self._mend_refused()
             return False
