@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,9 +35,11 @@ from sparkstorm.extensions.laboratory import Scene, moved
 from sparkstorm.notebook.slot_map import slot_map
 from sparkstorm.notebook.svg import Svg
 from sparkstorm.notebook.tables import Table
+from sparkstorm.notebook.timeline import Moment, timeline
 
 _SHOWN_BYTES = 60
 _REDIS_ANSWER_S = 10.0
+_MOST_MOMENTS = 10_000  # of a timeline: half an hour of `wait`
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,34 @@ class Look:
     def beat_by_slot(self) -> dict[WorkerSlot, WorkerBeat]:
         """The last heartbeat of every worker."""
         return {beat.slot: beat for beat in self.reading.beats}
+
+    def is_running(self, name: str, workers: int | None = None) -> bool:
+        """Return whether a topology has the workers that it asks for, or so many, and each says
+        that it runs.
+        """
+        ids = [id for id, base in self.reading.bases.items() if base.name == name]
+        assignment = self.reading.snapshot.assignments.get(ids[0]) if ids else None
+        if assignment is None:
+            return False
+        wanted = self.reading.bases[ids[0]].num_workers if workers is None else workers
+        slots = set(assignment.slot_by_executor.values())
+        beats = self.beat_by_slot()
+        return len(slots) == wanted and all(
+            slot in beats and beats[slot].state == "RUNNING" for slot in slots
+        )
+
+    @property
+    def moment(self) -> Moment:
+        """What a timeline keeps of this look."""
+        states = {slot: beat.state for slot, beat in self.beat_by_slot().items()}
+        assignments = self.reading.snapshot.assignments
+        names = {id: base.name for id, base in self.reading.bases.items()}
+        workers = {
+            slot: (names.get(id, id), states.get(slot, ""))
+            for slot, (id, _) in self._workers().items()
+        }
+        versions = {names.get(id, id): found.version for id, found in assignments.items()}
+        return Moment(self.now_ms, workers, frozenset(self.reading.offered_slots()), versions)
 
     def picture(self, before: Look | None = None, title: str = "") -> Svg:
         """Draw slots as a map; with an earlier look, mark moved executors and lost supervisors."""
@@ -197,6 +227,7 @@ class Inspector:
         self._clock = SystemClock()
         self._pause = threading.Event()
         self._opened = contextlib.ExitStack()
+        self._moments: deque[Moment] = deque(maxlen=_MOST_MOMENTS)
 
     @classmethod
     def connect(cls, connection_file: str | Path) -> Inspector:
@@ -230,7 +261,13 @@ class Inspector:
 
     def look(self) -> Look:
         """Read everything once."""
-        return Look(self._reader.read(), self._clock.now_ms())
+        look = Look(self._reader.read(), self._clock.now_ms())
+        self._moments.append(look.moment)
+        return look
+
+    def timeline(self, title: str = "") -> Svg:
+        """Draw what the looks so far have seen: the workers of each slot over time."""
+        return timeline(list(self._moments), title)
 
     def tree(self, path: str = "") -> Table:
         """The nodes below a path, depth first, with their sizes and how their data begins."""
@@ -248,6 +285,12 @@ class Inspector:
                     f"it did not come about within {timeout_secs:g} s:\n{look.topologies()!r}\n{look.slots()!r}"
                 )
             self._pause.wait(0.2)
+
+    def wait_running(
+        self, name: str, workers: int | None = None, timeout_secs: float = 60.0
+    ) -> Look:
+        """Look until a topology's workers run, `workers` of them or as many as it asks for."""
+        return self.wait(lambda look: look.is_running(name, workers), timeout_secs)
 
 
 def _walk(store: StateStore, path: str) -> Iterator[dict[str, Any]]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sparkstorm.testing.determinism import find_nondeterminism as find_nondeterminism
     from sparkstorm.testing.in_process_worker import die as die
     from sparkstorm.testing.local_cluster import LocalCluster as LocalCluster
+    from sparkstorm.testing.servers.demo_cluster import DemoCluster as DemoCluster
+    from sparkstorm.testing.servers.demo_cluster import demo_cluster as demo_cluster
     from sparkstorm.testing.shared import Shared as Shared
     from sparkstorm.testing.simulation import SimulatedDeath as SimulatedDeath
     from sparkstorm.testing.simulation import Simulation as Simulation
@@ -59,6 +61,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         ],
         "sparkstorm.testing.in_process_worker": ["die"],
         "sparkstorm.testing.local_cluster": ["LocalCluster"],
+        "sparkstorm.testing.servers.demo_cluster": ["DemoCluster", "demo_cluster"],
         "sparkstorm.testing.shared": ["Shared"],
         "sparkstorm.testing.simulation": ["SimulatedDeath", "Simulation", "spend"],
         "sparkstorm.testing.trial": ["Subject"],

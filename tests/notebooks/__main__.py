@@ -1,6 +1,5 @@
 """Writer of the notebooks' stored outputs: `python -m tests.notebooks [NAME ...]` runs each and keeps
-what its cells show, so that a code host and the site show it. Not of live clusters, whose outputs are
-times and process ids.
+what its cells show, so that a code host and the site show it.
 """
 
 import asyncio
@@ -9,13 +8,13 @@ import sys
 import nbformat
 from nbclient import NotebookClient
 
-from tests.notebooks.test_notebooks import FOLDER, LIVE, NOTEBOOKS
+from tests.notebooks.test_notebooks import FOLDER, NOTEBOOKS
 
 
 def main(names: list[str]) -> None:
     """Run and store these, or all."""
     for path in NOTEBOOKS:
-        if path.stem in LIVE or (names and path.stem not in names):
+        if names and path.stem not in names:
             continue
         notebook = nbformat.read(path, 4)  # type: ignore[no-untyped-call]
         client = NotebookClient(notebook, resources={"metadata": {"path": str(FOLDER)}})

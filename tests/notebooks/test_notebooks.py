@@ -1,5 +1,5 @@
 """Tells that the notebooks run from top to bottom on an embedded cluster and show what they
-promise. Those without a live cluster are stored with their outputs (`python -m tests.notebooks`).
+promise. They are stored with their outputs (`python -m tests.notebooks`).
 """
 
 import asyncio
@@ -17,17 +17,16 @@ FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
-LIVE = ("inspect_assignments",)
 _MOST_BYTES = 250_000
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_stored_with_outputs_unless_it_is_of_a_live_cluster(path: Path) -> None:
+def test_a_notebook_is_stored_with_its_outputs(path: Path) -> None:
     notebook = _read(path, 4)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert notebook.cells[0].cell_type == "markdown"
-    assert any(cell.outputs for cell in cells) is (path.stem not in LIVE)
+    assert any(cell.outputs for cell in cells)
     text = path.read_text(encoding="utf-8")
     assert len(text.encode()) < _MOST_BYTES
     assert str(FOLDER.parent) not in text and "/tmp/" not in text and "Traceback" not in text
@@ -50,20 +49,21 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.sampled
 @pytest.mark.system
 @pytest.mark.filterwarnings("default")  # what Jupyter's libraries warn of is not ours
-def test_inspect_assignments_shows_a_rebalance_and_a_lost_supervisor(
+def test_live_assignments_shows_a_rebalance_and_a_lost_supervisor(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    outputs = run("inspect_assignments", monkeypatch)
+    outputs = run("live_assignments", monkeypatch)
     assert list(tmp_path.glob("sparkstorm-*")) == []
     pictures = [
         output.data["image/svg+xml"]
         for output in outputs
         if "image/svg+xml" in output.get("data", {})
     ]
-    first, rebalanced, survived = ["".join(picture) for picture in pictures]
+    first, rebalanced, survived, line = ["".join(picture) for picture in pictures]
     for picture in pictures:
         ElementTree.fromstring("".join(picture))
+    assert line.count(": version ") >= 3 and line.count("words, RUNNING") >= 9
     assert (first.count("(moved)"), first.count(">gone<")) == (0, 0) and first.count(
         "<title>RUNNING"
     ) == 3
@@ -184,7 +184,7 @@ def test_windows_and_late_data_are_the_same_live_and_replayed(
     )
     ElementTree.fromstring(picture)
     # 11 rows, two of them late, and the legend has one of each kind
-    assert picture.count("<circle") == 13 and picture.count("#d33") == 3
+    assert picture.count("<circle") == 13 and picture.count("#d55e00") == 3
     tables = [
         output.data["text/plain"]
         for output in outputs
