@@ -113,8 +113,8 @@ class IntervalJoinBolt(KeyedJoin):
         if None in key:
             self._emit_alone(side, row, at_ms, collector)
             return
-        place = state_place(key)
-        entry = self.state.get(place) or [[], [], [], []]
+        state_key = state_place(key)
+        entry = self.state.get(state_key) or [[], [], [], []]
         low, high = self._partner_times(side, at_ms)
         is_matched = self._match(entry, key, side, row, (low, high), at_ms, collector)
         if high < at_ms and self.in_order:  # all partners were before it
@@ -123,7 +123,7 @@ class IntervalJoinBolt(KeyedJoin):
         else:
             self._keep(entry, key, side, [at_ms, is_matched, *row])
         if any(entry):
-            self.state.put(place, entry)
+            self.state.put(state_key, entry)
 
     def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
         """Release the rows of a key and side whose partners cannot come any more."""
@@ -133,13 +133,13 @@ class IntervalJoinBolt(KeyedJoin):
         last_ms = until_ms - self._wait_ms[side] - 1
         over = []
         for chunk in [*entry[2 * side]]:
-            place = (*key, side, chunk[0])
+            state_key = (*key, side, chunk[0])
             if self._keeps[side] and chunk[1] <= last_ms:
                 # earlier ones had their own timers
-                over += [row for row in self.state[place] if row[0] == last_ms]
+                over += [row for row in self.state[state_key] if row[0] == last_ms]
             if chunk[2] <= last_ms:
                 entry[2 * side].remove(chunk)
-                self.state.delete(place)
+                self.state.delete(state_key)
         rows = entry[2 * side + 1]
         over += [row for row in rows if row[0] <= last_ms]
         entry[2 * side + 1] = [row for row in rows if row[0] > last_ms]
@@ -185,8 +185,8 @@ class IntervalJoinBolt(KeyedJoin):
             for number, first_ms, last_ms in entry[2 * other]
             if first_ms <= high and last_ms >= low
         ]
-        for place in [*places, None]:
-            rows = entry[2 * other + 1] if place is None else self.state[place]
+        for state_key in [*places, None]:
+            rows = entry[2 * other + 1] if state_key is None else self.state[state_key]
             is_changed = False
             for partner in rows:
                 if low <= partner[0] <= high:
@@ -195,8 +195,8 @@ class IntervalJoinBolt(KeyedJoin):
                         partner[1] = is_changed = True
                     pair = (row, partner[2:]) if side == 0 else (partner[2:], row)
                     self._emit(self._make.pair(*pair), max(at_ms, partner[0]), collector)
-            if is_changed and place is not None and self._keeps[other]:
-                self.state.put(place, rows)
+            if is_changed and state_key is not None and self._keeps[other]:
+                self.state.put(state_key, rows)
         return is_matched
 
     def _keep(self, entry: list[Any], key: tuple[Any, ...], side: int, row: list[Any]) -> None:
@@ -206,7 +206,7 @@ class IntervalJoinBolt(KeyedJoin):
         rows = entry[2 * side + 1]
         rows.append(row)
         if len(rows) == _ROWS_PER_ENTRY:
-            times = [kept[0] for kept in rows]
+            times = [kept_row[0] for kept_row in rows]
             chunks = entry[2 * side]
             number = chunks[-1][0] + 1 if chunks else 0
             chunks.append([number, min(times), max(times)])

@@ -80,15 +80,17 @@ def column_of(text: str, sides: Sequence[Side], owner: str) -> Column:
     """Return the column that `select` names: "field", "source:field", each with " as name"."""
     wanted, _, name = text.partition(" as ")
     source, colon, field = wanted.strip().rpartition(":")
-    place = None
+    side_index = None
     if colon:
-        place = next((at for at, side in enumerate(sides) if source in side.sources), None)
-        if place is None:
-            known = ", ".join(name for side in sides for name in side.sources)
+        side_index = next(
+            (index for index, side in enumerate(sides) if source in side.sources), None
+        )
+        if side_index is None:
+            names = ", ".join(name for side in sides for name in side.sources)
             raise InvalidTopologyError(
-                f"{owner}: select has '{wanted.strip()}', but '{source}' is none of the joined streams: {known}"
+                f"{owner}: select has '{wanted.strip()}', but '{source}' is none of the joined streams: {names}"
             )
-    return Column(name.strip() or field, place, field)
+    return Column(name.strip() or field, side_index, field)
 
 
 def types_of(columns: Iterable[Column], sides: Sequence[Side]) -> Fields:
@@ -99,7 +101,11 @@ def types_of(columns: Iterable[Column], sides: Sequence[Side]) -> Fields:
     types = {}
     for column in columns:
         places = (0, 1) if column.side is None else (column.side,)
-        kinds = [given[at][column.field] for at in places if column.field in (given[at] or ())]  # type: ignore[index,call-overload]
+        kinds = [
+            given[number][column.field]  # type: ignore[index,call-overload]
+            for number in places
+            if column.field in (given[number] or ())
+        ]
         types[column.name] = kinds[0] if kinds else "string"
     return types
 
@@ -161,12 +167,16 @@ class RowMaker:
         self.kept: list[list[str]] = [[], []]
         places: list[list[tuple[int, int]]] = []
         for column in columns:
-            some = [at for at in (0, 1) if column.side in (None, at) and column.field in has[at]]
-            places.append([(at, self._place(at, column.field)) for at in some])
-        sizes = [len(kept) for kept in self.kept]
+            some = [
+                number
+                for number in (0, 1)
+                if column.side in (None, number) and column.field in has[number]
+            ]
+            places.append([(number, self._place(number, column.field)) for number in some])
+        sizes = [len(kept_fields) for kept_fields in self.kept]
         self._blank = tuple([None] * size for size in sizes)
         # places in the left row, then those in the right one
-        flat = [[place + at * sizes[0] for at, place in some] for some in places]
+        flat = [[position + number * sizes[0] for number, position in some] for some in places]
         self._of_left = several([some[0] for some in flat])
         self._of_right = several([some[-1] for some in flat])
 
@@ -181,10 +191,10 @@ class RowMaker:
         return self._of_right(self._blank[0] + row)
 
     def _place(self, side: int, field: str) -> int:
-        kept = self.kept[side]
-        if field not in kept:
-            kept.append(field)
-        return kept.index(field)
+        kept_fields = self.kept[side]
+        if field not in kept_fields:
+            kept_fields.append(field)
+        return kept_fields.index(field)
 
 
 def several(places: Sequence[int]) -> _Reader:

@@ -83,9 +83,9 @@ class KeyedJoin(TimedBolt):
         self._make = RowMaker(self._columns, self._sides, self._inputs)
         self._views = {
             channel: RowView(
-                self._inputs[channel], at, side.key, self._make.kept[at], self._time_field
+                self._inputs[channel], index, side.key, self._make.kept[index], self._time_field
             )
-            for at, side in enumerate(self._sides)
+            for index, side in enumerate(self._sides)
             for channel in side.channels
         }
 
