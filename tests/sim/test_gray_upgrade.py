@@ -426,14 +426,14 @@ def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an
             "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line"
             in back.text
         )
-        errors = bench.state.read_errors(bench.id, "tag")[0]
-        assert errors.text.startswith(
+        error = bench.state.read_errors(bench.id, "tag")[0]
+        assert error.text.startswith(
             "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line"
         )
         assert (
-            "in prepare" in errors.traceback
-            and errors.worker
-            and errors.code_version != bench.state.read_base(bench.id).code_key
+            "in prepare" in error.traceback
+            and error.worker
+            and error.code_version != bench.state.read_base(bench.id).code_key
         )
         bench.feed()
         assert bench.counts().keys() == {"old"}
