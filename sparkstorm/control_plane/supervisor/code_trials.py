@@ -22,7 +22,7 @@ _AT_ONCE = 4
 _RETRY_MS = 3_000  # after a store has not answered, or the machine has refused a process or a file
 
 
-class Trial(Protocol):
+class RunningTrial(Protocol):
     """A process that opens a topology's code; no method but `close` may wait, and that one
     briefly.
     """
@@ -45,14 +45,14 @@ class CodeTrials:
         blobs: BlobStore,
         node_dir: NodeStorage,
         port: int,
-        start: Callable[[Path], Trial],
+        start: Callable[[Path], RunningTrial],
     ) -> None:
         self._state = state
         self._blobs = blobs
         self._dir = node_dir
         self._port = port
         self._start = start
-        self._running: dict[str, Trial] = {}
+        self._running: dict[str, RunningTrial] = {}
         self._not_before_ms = 0
         self.verdicts: dict[str, str] = {}
         """Why code does not open here, empty when it does, by the blob keys of undecided

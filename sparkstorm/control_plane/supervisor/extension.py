@@ -23,8 +23,8 @@ BringCode = Callable[[LocalAssignment], Code]
 
 
 @dataclass(frozen=True, slots=True)
-class SlotView:
-    """View of a slot for an extension: the part of an assignment that it follows, and the
+class SlotContext:
+    """What an extension knows of a slot: the part of an assignment that it follows, and the
     status of that topology.
 
     `runs`: the code under which its worker has beaten, None when there is no such worker;
@@ -46,13 +46,13 @@ class SlotExtension:
         self.state = state
         self.hint = hint  # for watches: has the slot step at once
 
-    def shadow(self, view: SlotView, known_shadow: SetShadow, bring: BringCode) -> SetShadow:
+    def shadow(self, view: SlotContext, known_shadow: SetShadow, bring: BringCode) -> SetShadow:
         """Return the code that is to run next to one of the worker's tasks; `known_shadow` is the
         last answer.
         """
         return NO_SHADOW
 
-    def step(self, view: SlotView, now_ms: int) -> None:
+    def step(self, view: SlotContext, now_ms: int) -> None:
         """Do what is due; the worker's heartbeats are written."""
 
 

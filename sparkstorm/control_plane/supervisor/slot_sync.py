@@ -30,7 +30,11 @@ from sparkstorm.control_plane.cluster.store_marks import StoreMarks
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.cluster.task_beats import TaskBeatGatherer
 from sparkstorm.control_plane.supervisor.base import LogSink, NodeStorage
-from sparkstorm.control_plane.supervisor.extension import SlotExtension, SlotView, slot_extensions
+from sparkstorm.control_plane.supervisor.extension import (
+    SlotContext,
+    SlotExtension,
+    slot_extensions,
+)
 from sparkstorm.control_plane.supervisor.slot_assignments import SlotAssignments
 from sparkstorm.control_plane.supervisor.slot_code import SlotCode
 from sparkstorm.control_plane.supervisor.slot_machine import LocalAssignment
@@ -297,7 +301,7 @@ class SlotSync:
         self, part: LocalAssignment, components: Mapping[int, str], now_ms: int
     ) -> SetShadow:
         """Return the code that an extension has run next to one of this worker's tasks."""
-        view = SlotView(self._slot, part, components, self._status_read)
+        view = SlotContext(self._slot, part, components, self._status_read)
         known_shadow = self.wish.shadow if self.wish else NO_SHADOW
         bring = lambda other: self.code.bring(other, self._desk(), now_ms)  # noqa: E731 - short
         shadows = (extension.shadow(view, known_shadow, bring) for extension in self._extensions)
@@ -321,7 +325,7 @@ class SlotSync:
         if self.wish is None:
             return
         part = self.wish.assignment
-        view = SlotView(
+        view = SlotContext(
             self._slot,
             part,
             self.wish.component_by_task,

@@ -19,7 +19,7 @@ from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.worker_messages import NO_SHADOW, SetShadow
 from sparkstorm.control_plane.cluster.base import Hint
 from sparkstorm.control_plane.cluster.storm_state import StormState
-from sparkstorm.control_plane.supervisor.extension import BringCode, SlotExtension, SlotView
+from sparkstorm.control_plane.supervisor.extension import BringCode, SlotContext, SlotExtension
 from sparkstorm.extensions.upgrade.live_shadow import shadowed_task
 from sparkstorm.extensions.upgrade.master_duties import UpgradeHandler
 from sparkstorm.extensions.upgrade.state import GrayUpgradeState
@@ -39,7 +39,7 @@ class SlotUpgrades(SlotExtension):
         self._handled_id = ""  # topology of the handler
         self._due_ms = 0
 
-    def shadow(self, view: SlotView, known_shadow: SetShadow, bring: BringCode) -> SetShadow:
+    def shadow(self, view: SlotContext, known_shadow: SetShadow, bring: BringCode) -> SetShadow:
         """Return the new code of an upgrade whose bar is open, fetched and checked, where one of
         this worker's tasks is the one that the bar measures.
         """
@@ -62,7 +62,7 @@ class SlotUpgrades(SlotExtension):
             return NO_SHADOW
         return SetShadow(task, str(code.code_path), new.code_key, code.conf)
 
-    def step(self, view: SlotView, now_ms: int) -> None:
+    def step(self, view: SlotContext, now_ms: int) -> None:
         """Report the new code of the worker, and run the handler where it holds the topology
         master's task.
         """
@@ -73,7 +73,7 @@ class SlotUpgrades(SlotExtension):
         if is_master and view.assignment is not None and now_ms >= self._due_ms:
             self._handle(view.assignment, view.component_by_task, now_ms)
 
-    def _report_upgraded(self, view: SlotView, code: WorkerCode) -> None:
+    def _report_upgraded(self, view: SlotContext, code: WorkerCode) -> None:
         """Move this worker from upgrading_workers to upgraded_workers when it has beaten under its
         new code (S0.24-S0.27).
         """
