@@ -29,11 +29,11 @@ class Parse(BasicBolt):
     outputs = {"default": ["path", "status", "bytes"], "bad": ["line"]}  # noqa: RUF012
 
     def execute(self, tup, collector):
-        found = LINE.match(tup["line"])
-        if found is None:
+        match = LINE.match(tup["line"])
+        if match is None:
             collector.emit([tup["line"]], stream="bad")
         else:
-            collector.emit([found["path"], found["status"], int(found["bytes"])])
+            collector.emit([match["path"], match["status"], int(match["bytes"])])
 
 
 @bolt(key="status")

@@ -35,11 +35,11 @@ class Sessions(FoldingBolt):
 
     def fold(self, session, tup):
         clicks, first, last = session
-        at = tup["at_ms"]
+        time_ms = tup["at_ms"]
         return [
             clicks + 1,
-            at if first is None else min(first, at),
-            at if last is None else max(last, at),
+            time_ms if first is None else min(first, time_ms),
+            time_ms if last is None else max(last, time_ms),
         ]
 
     def merge(self, one, other):

@@ -33,7 +33,7 @@ def make(count, seed=0):
         sensor = f"sensor {min(chance.randrange(60), chance.randrange(60))}"
         values = (round(chance.gauss(mean, spread), 2) for mean, spread in KINDS.values())
         messages.append(
-            (sensor, at_ms, *(None if chance.randrange(30) == 0 else each for each in values))
+            (sensor, at_ms, *(None if chance.randrange(30) == 0 else value for value in values))
         )
     return messages
 
@@ -110,13 +110,13 @@ def charts(window):
 
 def draw(points):
     """Draw a line per sensor through its points (sensor, at_ms, value), 600 x 200 pixels."""
-    times = [at for _, at, _ in points]
+    times = [time_ms for _, time_ms, _ in points]
     values = [value for _, _, value in points]
     wide = max(max(times) - min(times), 1)
     high = max(max(values) - min(values), 1e-9)
     lines = {}
-    for sensor, at, value in points:
-        x = 600 * (at - min(times)) / wide
+    for sensor, time_ms, value in points:
+        x = 600 * (time_ms - min(times)) / wide
         y = 200 - 200 * (value - min(values)) / high
         lines.setdefault(sensor, []).append(f"{x:.1f},{y:.1f}")
     drawn = (

@@ -115,7 +115,7 @@ def main(folder: str, count: int = 3_000) -> None:
 
     Path(folder).mkdir(parents=True, exist_ok=True)
     with Path(folder, "access.jsonl").open("w", encoding="utf-8") as log:
-        log.writelines(f"{json.dumps(each)}\n" for each in requests(count))
+        log.writelines(f"{json.dumps(request)}\n" for request in requests(count))
     with sqlite3.connect("sessions.db") as database:
         columns = COLUMNS.replace("bigint", "INTEGER").replace("string", "TEXT")
         database.execute(f"CREATE TABLE IF NOT EXISTS sessions ({columns})")

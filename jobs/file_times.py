@@ -41,13 +41,13 @@ def events(folders: Sequence[str]) -> Iterator[tuple[str, int, int]]:
             names.sort()
             for name in sorted(files):
                 try:
-                    found = os.lstat(os.path.join(path, name))
+                    status = os.lstat(os.path.join(path, name))
                 except OSError:  # gone since it was listed
                     continue
                 yield (
                     os.path.splitext(name)[1].lower() or "none",
-                    found.st_size,
-                    max(0, int(found.st_mtime * 1000)),
+                    status.st_size,
+                    max(0, int(status.st_mtime * 1000)),
                 )
 
 

@@ -139,7 +139,7 @@ def oldest_first(jars: Sequence[str]) -> list[str]:
     """Jars by the time of their newest file, as they would have come into being; empty ones are
     left out.
     """
-    newest = {jar: max((at for _, at, _ in files_of(jar)), default=None) for jar in jars}
+    newest = {jar: max((time_ms for _, time_ms, _ in files_of(jar)), default=None) for jar in jars}
     return sorted(
         (jar for jar in jars if newest[jar] is not None), key=lambda jar: (newest[jar], jar)
     )
@@ -151,9 +151,9 @@ def spark_jars() -> Path:
     """
     if "SPARK_HOME" in os.environ:
         return Path(os.environ["SPARK_HOME"], "jars")
-    found = importlib.util.find_spec("pyspark")
-    assert found is not None and found.submodule_search_locations
-    return Path(found.submodule_search_locations[0]) / "jars"
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "jars"
 
 
 def build(input: Sequence[str] = ()) -> Topology:
