@@ -142,11 +142,11 @@ def measure(
     for run in range(-_WARMING, runs):
         for name, variant in list(variants.items())[:: -1 if run % 2 else 1]:
             began = time.perf_counter()
-            found = variant(spark, str(path))
+            counts = variant(spark, str(path))
             took = time.perf_counter() - began
             if run >= 0:
                 seconds[name].append(took)
-            if found != exact:
+            if counts != exact:
                 sys.exit(f"{title}, {name}: wrong result")
     return seconds
 
@@ -202,7 +202,7 @@ def cold_runs(
     only: str, variants: dict[str, Variant], path: Path, runs: int
 ) -> dict[str, list[float]]:
     """Seconds of first runs, each in its own process."""
-    found: dict[str, list[float]] = {name: [] for name in variants}
+    times_by_name: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(runs):
         for name in variants:
             command = [
@@ -215,8 +215,8 @@ def cold_runs(
                 str(path),
             ]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found[name].append(json.loads(done.stdout.splitlines()[-1]))
-    return found
+            times_by_name[name].append(json.loads(done.stdout.splitlines()[-1]))
+    return times_by_name
 
 
 def first_run(which: str, path: str) -> None:

@@ -130,7 +130,7 @@ def show(name: str, rows: int, bare: Callable[[], None], own: Callable[[], None]
     its range.
     """
     taken = [(_seconds(bare), _seconds(own)) for _ in range(_RUNS)]
-    theirs, ours = (rows / median(each) for each in zip(*taken, strict=True))
+    theirs, ours = (rows / median(seconds) for seconds in zip(*taken, strict=True))
     ratios = sorted(bare_s / own_s for bare_s, own_s in taken)
     print(
         f"{name:<24}{theirs:>12,.0f}/s{ours:>12,.0f}/s{median(ratios):>8.2f}  ({ratios[0]:.2f}-{ratios[-1]:.2f})",
@@ -176,8 +176,8 @@ def bench_files(folder: Path, tuples: Sequence[Tuple]) -> None:
     def bare_read() -> None:
         with log.open("rb") as lines:
             for line in lines:
-                found = json.loads(line)
-                (found["n"], found["text"])
+                record = json.loads(line)
+                (record["n"], record["text"])
 
     def bare_write() -> None:
         for first in range(0, rows, _FILE_ROWS):
@@ -244,15 +244,15 @@ def _bench_kafka(server: KafkaServer, tuples: Sequence[Tuple]) -> None:
         seen = 0
         while seen < 4 * rows:
             for message in consumer.consume(500, 1.0):
-                found = json.loads(message.value() or b"")
-                place = (
+                record = json.loads(message.value() or b"")
+                origin = (
                     message.key(),
                     message.topic(),
                     message.partition(),
                     message.offset(),
                     message.timestamp()[1],
                 )
-                (found["n"], found["text"], *place)  # as the source's tuples
+                (record["n"], record["text"], *origin)  # as the source's tuples
                 seen += 1
         consumer.close()
 
@@ -348,9 +348,14 @@ def bench_redis(folder: Path, tuples: Sequence[Tuple]) -> None:
         while seen < rows:
             for _, entries in cast(Any, client.xread({"own": last}, count=2000)):
                 for id, entry in entries:
-                    at = id.decode()
+                    entry_id = id.decode()
                     # as the source's tuples
-                    (entry[b"n"].decode(), entry[b"text"].decode(), at, int(at.partition("-")[0]))
+                    (
+                        entry[b"n"].decode(),
+                        entry[b"text"].decode(),
+                        entry_id,
+                        int(entry_id.partition("-")[0]),
+                    )
                 last = entries[-1][0]
                 seen = seen + len(entries)
 
@@ -531,8 +536,8 @@ class LogReader(DataSourceStreamReader):
             return
         with open(self._path, "rb") as lines:
             for line in lines:
-                found = json.loads(line)
-                yield found["n"], found["text"]
+                record = json.loads(line)
+                yield record["n"], record["text"]
 
 
 class LogWriter(DataSourceStreamWriter):
@@ -556,9 +561,9 @@ def bench_spark(folder: Path, tuples: Sequence[Tuple]) -> None:
     out = str(folder / "out.jsonl")
 
     def bare_read(is_arrow: bool) -> None:
-        for each in LogReader(log, is_arrow).read(InputPartition(0)):
+        for batch in LogReader(log, is_arrow).read(InputPartition(0)):
             if is_arrow:
-                assert each.num_rows
+                assert batch.num_rows
 
     def bare_write() -> None:
         writer = LogWriter(out)

@@ -33,8 +33,8 @@ class Taker(BaseHTTPRequestHandler):
 
 def _send(port: int, rows: int) -> None:
     bodies = [
-        json.dumps([{"n": n, "text": f"text {n}"} for n in range(at, at + _ROWS)])
-        for at in range(0, rows, _ROWS)
+        json.dumps([{"n": n, "text": f"text {n}"} for n in range(start, start + _ROWS)])
+        for start in range(0, rows, _ROWS)
     ]
 
     def post(mine: list[str]) -> None:

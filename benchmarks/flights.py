@@ -115,14 +115,14 @@ def topology() -> Topology:
 def parse_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Parse lines of Arrow batches in Python."""
     for batch in batches:
-        found = []
+        rows = []
         for line, at_ms in zip(
             batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True
         ):
             parts = line.split(",")
             if parts[5] not in ("NA", ""):
-                found.append((parts[9], parts[12], parts[13], int(parts[5]), int(parts[15]), at_ms))
-        columns = zip(*found, strict=True) if found else [()] * 6
+                rows.append((parts[9], parts[12], parts[13], int(parts[5]), int(parts[15]), at_ms))
+        columns = zip(*rows, strict=True) if rows else [()] * 6
         yield pa.RecordBatch.from_arrays(
             [pa.array(c, t) for c, t in zip(columns, _PARSED.types, strict=True)], schema=_PARSED
         )
@@ -197,16 +197,16 @@ def _delays(*columns: list[Any]) -> dict[tuple[str, int], tuple[int, int, int]]:
 def replayed(rows: pa.Table) -> Result:
     """Replay in this process."""
     lines = list(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-    found = replay_locally(
+    result = replay_locally(
         topology(),
         {"lines": lines},
         event_time=EventTime("at_ms"),
         outputs=["delays", "airports!state"],
     )
     sums = {
-        (carrier, last_ms // DAY_MS): tuple(values) for carrier, values, last_ms in found["delays"]
+        (carrier, last_ms // DAY_MS): tuple(values) for carrier, values, last_ms in result["delays"]
     }
-    return sums, found.states["airports"]
+    return sums, result.states["airports"]
 
 
 # -- on Spark --------------------------------------------------------------------------------------
@@ -251,11 +251,11 @@ def spark_replayed(spark: Any, path: str) -> Result:
     carriers, sums, times = _lists(results["delays"].toArrow())
     counts = results["airports!state"].select("key", "value").toArrow()
     results.close()
-    found = {
-        (carrier, at_ms // DAY_MS): tuple(each)
-        for carrier, each, at_ms in zip(carriers, sums, times, strict=True)
+    delay_sums = {
+        (carrier, at_ms // DAY_MS): tuple(row)
+        for carrier, row, at_ms in zip(carriers, sums, times, strict=True)
     }
-    return found, dict(zip(*_lists(counts), strict=True))
+    return delay_sums, dict(zip(*_lists(counts), strict=True))
 
 
 # -- measuring -------------------------------------------------------------------------------------
@@ -280,14 +280,14 @@ def _ms_of(text: str) -> int:
 
 def _made(count: int) -> list[str]:
     chance = random.Random(7)
-    found = []
+    lines = []
     for n in range(count):
-        at = datetime(2013, 1, 1) + timedelta(hours=n * 8_760 // max(1, count))
+        hour = datetime(2013, 1, 1) + timedelta(hours=n * 8_760 // max(1, count))
         delay = "NA" if chance.random() < 0.025 else str(int(chance.expovariate(0.05)) - 8)
         places = f"{chance.choice(_CARRIERS)},{n % 8500},N{n % 4043:05},{chance.choice(_ORIGINS)},{chance.choice(_DESTINATIONS)}"
-        day = f"2013,{at.month},{at.day},{at.hour}17,{at.hour}15,{delay},830,819,11"
-        found.append(f"{day},{places},227,{n % 2500},{at.hour},15,{at:%Y-%m-%dT%H}:00:00Z")
-    return found
+        day = f"2013,{hour.month},{hour.day},{hour.hour}17,{hour.hour}15,{delay},830,819,11"
+        lines.append(f"{day},{places},227,{n % 2500},{hour.hour},15,{hour:%Y-%m-%dT%H}:00:00Z")
+    return lines
 
 
 def measure(runs: int, units: int, variants: dict[str, Callable[[], Result]]) -> None:
@@ -306,14 +306,14 @@ def measure(runs: int, units: int, variants: dict[str, Callable[[], Result]]) ->
                 taken[name].append((_cpu_seconds() - cpu, time.perf_counter() - began))
             if result != (exact := exact or result):
                 sys.exit(f"{name}: another result than before")
-    for name, each in taken.items():
-        cpu_s, wall_s = (statistics.median(column) for column in zip(*each, strict=True))
+    for name, costs in taken.items():
+        cpu_s, wall_s = (statistics.median(column) for column in zip(*costs, strict=True))
         print(
             f"{name:10}{cpu_s:8.2f} s of CPU, {1e6 * cpu_s / units:6.2f} us a line; {wall_s:.2f} s"
         )
-    for at, what in enumerate(("CPU", "time")):
+    for index, what in enumerate(("CPU", "time")):
         ratios = [
-            one[at] / other[at]
+            one[index] / other[index]
             for one, other in zip(taken["by hand"], taken["replay"], strict=True)
         ]
         print(
@@ -332,13 +332,13 @@ def _cpu_seconds() -> float:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             children.setdefault(int(fields[1]), []).append(int(folder.name))
             ticks[int(folder.name)] = sum(map(int, fields[11:15]))
-    found = 0
+    total = 0
     waiting = [os.getpid()]
     while waiting:
         process = waiting.pop()
-        found += ticks.get(process, 0)
+        total += ticks.get(process, 0)
         waiting += children.get(process, [])
-    return found / os.sysconf("SC_CLK_TCK")
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

@@ -78,7 +78,9 @@ def judge(before: Sequence[float], after: Sequence[float]) -> Verdict:
         )
     ratio = statistics.median(new / old for old, new in zip(before, after, strict=False))
     steps = [
-        abs(math.log(each[i + 1] / each[i])) for each in (before, after) for i in range(rounds - 1)
+        abs(math.log(costs[i + 1] / costs[i]))
+        for costs in (before, after)
+        for i in range(rounds - 1)
     ]
     single = 1.4826 * statistics.median(steps) / math.sqrt(2)
     error = 1.2533 * math.sqrt(2) * single / math.sqrt(rounds)
@@ -221,8 +223,8 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(_MARK):
-            found: dict[str, Any] = json.loads(line.removeprefix(_MARK))
-            return found
+            answer: dict[str, Any] = json.loads(line.removeprefix(_MARK))
+            return answer
     raise SystemExit(f"the process of {process.args!r} ended; what it said is above")
 
 
@@ -255,7 +257,7 @@ def compare(
     """Return the costs of all probes of a kind, [before, after] by name; stops early, but never
     before three rounds.
     """
-    found: dict[str, list[list[float]]] = {}
+    values_by_probe: dict[str, list[list[float]]] = {}
     with serving(other, kind, scale) as before, serving(ROOT, kind, scale) as after:
         probes = [
             probe
@@ -266,11 +268,13 @@ def compare(
             began = time.monotonic()
             for probe in probes:
                 trees = [(0, before), (1, after)]
-                for place, tree in trees[:: -1 if round_ % 2 else 1]:
+                for index, tree in trees[:: -1 if round_ % 2 else 1]:
                     for cost, value in (
                         tree.ask(probe).items() if round_ else _dropped(tree.ask(probe))
                     ):
-                        found.setdefault(f"{probe}: {cost}", [[], []])[place].append(value)
+                        values_by_probe.setdefault(f"{probe}: {cost}", [[], []])[index].append(
+                            value
+                        )
             print(
                 f"  {kind}, round {round_} of {rounds}: {time.monotonic() - began:.0f} s",
                 flush=True,
@@ -278,7 +282,7 @@ def compare(
             if round_ >= _LEAST_ROUNDS and 2 * time.monotonic() - began > until:
                 print("  the time is over: the rest is left out", flush=True)
                 break
-    return found
+    return values_by_probe
 
 
 def _dropped(_: Costs) -> list[tuple[str, float]]:
@@ -325,12 +329,12 @@ def tree_of(commit: str) -> Path:
         git("worktree", "prune")
         git("worktree", "add", "--detach", "--force", str(tree), name)
     shutil.copytree(ROOT / "benchmarks", tree / "benchmarks", dirs_exist_ok=True)
-    for each in (tree, ROOT):
+    for folder in (tree, ROOT):
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         environment = {**os.environ, "SPARKSTORM_CORE": "required"}
         subprocess.run(
             command,
-            cwd=each,
+            cwd=folder,
             env=environment,
             check=True,
             stdout=subprocess.DEVNULL,
@@ -365,32 +369,34 @@ def main() -> None:
     began = time.monotonic()
     print(f"the working tree beside {git('log', '-1', '--format=%h %s', commit)}", flush=True)
     tree = tree_of(commit)
-    found: dict[str, list[list[float]]] = {}
+    costs_by_probe: dict[str, list[list[float]]] = {}
     for kind, share in (("live", 0.7), ("replay", 1.0)):  # of the time: the live probes are more
         until = began + options.minutes * 60 * share
         if not options.only or any(
             name.startswith("sums") == (kind == "replay") for name in options.only
         ):
-            found |= compare(tree, kind, options.rounds, until, options.only, options.scale)
-    if not show({name: judge(*costs) for name, costs in found.items()}):
+            costs_by_probe |= compare(
+                tree, kind, options.rounds, until, options.only, options.scale
+            )
+    if not show({name: judge(*costs) for name, costs in costs_by_probe.items()}):
         raise SystemExit(1)
 
 
 def show(verdicts: Mapping[str, Verdict]) -> bool:
     """Print a line per cost; return whether none is worse."""
     print("\n| cost | before | now | ratio | noise | |\n|---|---|---|---|---|---|")
-    for name, found in verdicts.items():
+    for name, verdict in verdicts.items():
         word = (
             "**worse**"
-            if found.is_worse
+            if verdict.is_worse
             else "better"
-            if found.ratio < 1 / (1 + found.noise)
+            if verdict.ratio < 1 / (1 + verdict.noise)
             else "same"
         )
         print(
-            f"| {name} | {found.before:.2f} | {found.after:.2f} | {found.ratio:.3f} | {found.noise:.1%} | {word} |"
+            f"| {name} | {verdict.before:.2f} | {verdict.after:.2f} | {verdict.ratio:.3f} | {verdict.noise:.1%} | {word} |"
         )
-    worse = [name for name, found in verdicts.items() if found.is_worse]
+    worse = [name for name, verdict in verdicts.items() if verdict.is_worse]
     print(
         f"\nworse beyond noise: {', '.join(worse)}" if worse else "\nnothing is worse beyond noise"
     )

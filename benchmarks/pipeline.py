@@ -111,11 +111,11 @@ def _measured(
 def processes() -> list[tuple[str, psutil.Process]]:
     """Return this process and all below it, each with its kind."""
     own = psutil.Process()
-    found = []
+    running = []
     for process in (own, *own.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            found.append((_kind(process), process))
-    return found
+            running.append((_kind(process), process))
+    return running
 
 
 def _kind(process: psutil.Process) -> str:

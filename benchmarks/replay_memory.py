@@ -182,14 +182,14 @@ def run_windows_in(folder: Path, rows: int) -> None:
         outputs=["rows"],
         types={"rows": "key bigint, rows bigint"},
     )
-    found = results["rows"].selectExpr("count(*) AS windows", "sum(rows) AS rows").collect()[0]
+    summary = results["rows"].selectExpr("count(*) AS windows", "sum(rows) AS rows").collect()[0]
     took = time.perf_counter() - began
     peaks.stop()
     spark.stop()
-    if found.rows != rows:
-        sys.exit(f"{rows:,} rows, and {found.rows:,} in windows")
+    if summary.rows != rows:
+        sys.exit(f"{rows:,} rows, and {summary.rows:,} in windows")
     print(
-        f"{rows:,} rows in {found.windows:,} windows: {took:.0f} s, {rows / took:,.0f} rows/s; peaks of resident memory: "
+        f"{rows:,} rows in {summary.windows:,} windows: {took:.0f} s, {rows / took:,.0f} rows/s; peaks of resident memory: "
         f"a Python worker {peaks.worker:.0f} MB, all of them {peaks.workers:.0f} MB, the JVM {peaks.driver:.0f} MB; "
         f"{spilled(log) / 1e6:.0f} MB spilled to disk",
         flush=True,
@@ -281,10 +281,10 @@ def run(spark: SparkSession, path: Path, exact: dict[int, int], way: str) -> Non
     )
     if "sizes!state" in outputs:
         state = results["sizes!state"].toArrow()
-        found = dict(
+        counts = dict(
             zip(state.column("key").to_pylist(), state.column("value").to_pylist(), strict=True)
         )
-        if found != exact:
+        if counts != exact:
             sys.exit("the sizes are wrong")
     if "clean" in outputs:
         total = results["clean"].selectExpr("sum(length(payload)) AS bytes").collect()[0].bytes

@@ -86,8 +86,8 @@ class CountColumns(Stateful, ColumnBolt):
     def execute_batch(
         self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
     ) -> None:
-        found = batch.column(0).value_counts()
-        self.state.add_batch(found.field(0), found.field(1))
+        counts = batch.column(0).value_counts()
+        self.state.add_batch(counts.field(0), counts.field(1))
 
 
 class SumColumns(Stateful, ColumnBolt):
@@ -113,8 +113,7 @@ class Combined(CombiningBolt):
 class CombinedColumns(Combined):
     def pairs_of(self, batch: pa.RecordBatch) -> Any:
         return [
-            (found["values"], found["counts"])
-            for found in batch.column(0).value_counts().to_pylist()
+            (pair["values"], pair["counts"]) for pair in batch.column(0).value_counts().to_pylist()
         ]
 
 
@@ -167,13 +166,15 @@ class Totals(BasicBolt):
     outputs = ("id", "hour", "total", "items")
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        id, at, price, items = tup.values
-        collector.emit((id, *total_of(at, price, items), items))
+        id, moment, price, items = tup.values
+        collector.emit((id, *total_of(moment, price, items), items))
 
 
-def total_of(at: datetime, price: Decimal, items: list[Any]) -> tuple[datetime, Decimal]:
+def total_of(moment: datetime, price: Decimal, items: list[Any]) -> tuple[datetime, Decimal]:
     """The hour and the total of an order."""
-    return at.replace(minute=0, second=0, microsecond=0), price * sum(item["n"] for item in items)
+    return moment.replace(minute=0, second=0, microsecond=0), price * sum(
+        item["n"] for item in items
+    )
 
 
 def word_topology(split: BasicBolt, count: BasicBolt) -> Topology:
@@ -213,9 +214,9 @@ def _counted(spark: SparkSession, path: str, topology: Topology) -> dict[object,
         outputs=["count!state"],
         types={"count!state": "key string, value bigint"},
     )
-    found = _pairs(results["count!state"].select("key", "value"))
+    pairs = _pairs(results["count!state"].select("key", "value"))
     results.close()
-    return found
+    return pairs
 
 
 def split_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -321,9 +322,9 @@ def replayed_windows(spark: SparkSession, path: str) -> dict[object, int]:
         event_time=EventTime("at_ms"),
         types={"sum": "user bigint, window bigint, value bigint"},
     )
-    found = _sums(results["sum"])
+    sums = _sums(results["sum"])
     results.close()
-    return found
+    return sums
 
 
 def _summed(spark: SparkSession, path: str, topology: Topology) -> dict[object, int]:
@@ -333,9 +334,9 @@ def _summed(spark: SparkSession, path: str, topology: Topology) -> dict[object, 
         outputs=["sum!state"],
         types={"sum!state": "key struct<user:bigint,window:bigint>, value bigint"},
     )
-    found = _sums(results["sum!state"].select("key.user", "key.window", "value"))
+    sums = _sums(results["sum!state"].select("key.user", "key.window", "value"))
     results.close()
-    return found
+    return sums
 
 
 def sum_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -447,9 +448,9 @@ def replayed_orders(spark: SparkSession, path: str) -> dict[object, int]:
         outputs=["totals"],
         types={"totals": _TOTALS},
     )
-    found = _summary(results["totals"])
+    summary = _summary(results["totals"])
     results.close()
-    return found
+    return summary
 
 
 def totals_by_hand(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -457,8 +458,8 @@ def totals_by_hand(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     kinds = (pa.int64(), pa.timestamp("us", "UTC"), pa.decimal128(20, 2), pa.list_(item))
     for batch in batches:
         rows = [
-            (id, *total_of(at, price, items), items)
-            for id, at, price, items in zip(
+            (id, *total_of(moment, price, items), items)
+            for id, moment, price, items in zip(
                 *(column.to_pylist() for column in batch.columns), strict=True
             )
         ]
@@ -473,13 +474,13 @@ def same_work_orders(spark: SparkSession, path: str) -> dict[object, int]:
 
 
 def _summary(frame: DataFrame) -> dict[object, int]:
-    found = frame.select(
+    row = frame.select(
         sf.sum("id"),
         sf.sum(sf.unix_seconds("hour")),
         sf.sum("total").cast("bigint"),
-        sf.sum(sf.aggregate("items", sf.lit(0).cast("bigint"), lambda done, each: done + each.n)),
+        sf.sum(sf.aggregate("items", sf.lit(0).cast("bigint"), lambda done, item: done + item.n)),
     ).first()
-    return dict(enumerate(found or ()))
+    return dict(enumerate(row or ()))
 
 
 def _pairs(frame: DataFrame) -> dict[object, int]:

@@ -65,7 +65,7 @@ def _clock(work: Callable[[], object]) -> float:
 def _conf(name: str, nodes: int, topologies: int) -> Conf:
     """A tenth of the topologies is isolated, or belongs to a user with a pool."""
     some = max(topologies // 10, 1)
-    machines = {f"topology-{at:05}": max(nodes // topologies, 1) for at in range(some)}
+    machines = {f"topology-{index:05}": max(nodes // topologies, 1) for index in range(some)}
     return {
         "isolation.scheduler.machines": machines,
         "multitenant.scheduler.user.pools": {"laboratory": nodes // 2}
@@ -87,13 +87,13 @@ def _storm(name: str, executors: int, nodes: int) -> Timing:
     after = Scene(scene.supervisors, scene.topologies, cluster.assignments(), {}).without(LOST)
     later = after.view()
     again = _clock(lambda: scheduler.schedule(later.topologies, later))
-    whole = _clock(lambda: _round(name, after, conf))
+    whole_round = _clock(lambda: _round(name, after, conf))
     tracemalloc.start()
-    kept = after.view()
+    view = after.view()
     memory = tracemalloc.get_traced_memory()[0] / 1e6
     tracemalloc.stop()
-    del kept
-    return Timing(first, again, whole, memory)
+    del view
+    return Timing(first, again, whole_round, memory)
 
 
 def _round(name: str, scene: Scene, conf: Conf) -> None:
@@ -112,8 +112,8 @@ def _jstorm(executors: int, nodes: int) -> Timing:
         JStormComponent("count", "bolt", executors - 2 * third, {}, (InputView("split"),)),
     )
     supervisors = tuple(
-        SupervisorPorts(f"node-{at:05}", f"host-{at:05}", (1, 2, 3, 4), (1, 2, 3, 4))
-        for at in range(nodes)
+        SupervisorPorts(f"node-{index:05}", f"host-{index:05}", (1, 2, 3, 4), (1, 2, 3, 4))
+        for index in range(nodes)
     )
     conf = {"topology.workers": 2 * nodes}
     tasks = give_task_ids(parts)
@@ -124,16 +124,26 @@ def _jstorm(executors: int, nodes: int) -> Timing:
     tracemalloc.stop()
     first = _clock(lambda: assign_tasks(context))
     used = {(plan.node, plan.port) for plan in plans}
-    left = tuple(
+    remaining = tuple(
         SupervisorPorts(
-            each.id, each.host, each.ports, tuple(p for p in each.ports if (each.id, p) not in used)
+            supervisor.id,
+            supervisor.host,
+            supervisor.ports,
+            tuple(p for p in supervisor.ports if (supervisor.id, p) not in used),
         )
-        for each in supervisors
-        if each.id != LOST
+        for supervisor in supervisors
+        if supervisor.id != LOST
     )
     dead = frozenset(task for plan in plans if plan.node == LOST for task in plan.tasks)
     monitor = AssignContext(
-        "t", AssignType.MONITOR, parts, left, tasks, conf, old_workers=tuple(plans), dead_tasks=dead
+        "t",
+        AssignType.MONITOR,
+        parts,
+        remaining,
+        tasks,
+        conf,
+        old_workers=tuple(plans),
+        dead_tasks=dead,
     )
     again = _clock(lambda: assign_tasks(monitor))
     return Timing(first, again, again, memory)
@@ -146,8 +156,8 @@ def measure(name: str, executors: int, nodes: int) -> Timing:
 
 def slope(sizes: list[int], seconds: list[float]) -> float:
     """The exponent of growth: 1 is linear (least squares of the logarithms)."""
-    xs = [math.log(each) for each in sizes]
-    ys = [math.log(max(each, 1e-6)) for each in seconds]
+    xs = [math.log(size) for size in sizes]
+    ys = [math.log(max(second, 1e-6)) for second in seconds]
     mean_x = sum(xs) / len(xs)
     mean_y = sum(ys) / len(ys)
     over = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
@@ -164,21 +174,23 @@ def main() -> int:
         "--most", type=int, default=SIZES[-1][0], help="executors of the largest cluster"
     )
     arguments = parser.parse_args()
-    sizes = [each for each in SIZES if each[0] <= arguments.most]
+    sizes = [size for size in SIZES if size[0] <= arguments.most]
     failed = False
     print(
         f"{'scheduler':16}{'executors':>10}{'nodes':>7}{'first s':>10}{'loss s':>9}{'+view s':>9}{'view MB':>9}"
     )
     for name in arguments.schedulers:
-        found = [measure(name, *size) for size in sizes]
-        for (executors, nodes), timing in zip(sizes, found, strict=True):
+        timings = [measure(name, *size) for size in sizes]
+        for (executors, nodes), timing in zip(sizes, timings, strict=True):
             times = f"{timing.first_s:10.3f}{timing.again_s:9.3f}{timing.again_with_view_s:9.3f}{timing.view_mb:9.1f}"
             print(f"{name:16}{executors:10}{nodes:7}{times}")
         if len(sizes) > 1:
-            grown = slope([executors for executors, _ in sizes], [each.first_s for each in found])
+            grown = slope(
+                [executors for executors, _ in sizes], [timing.first_s for timing in timings]
+            )
             print(f"{name:16}{'slope':>10}{'':7}{grown:10.2f}")
         if name == "even" and sizes[-1][0] == SIZES[-1][0]:
-            last = found[-1]
+            last = timings[-1]
             failed = (
                 last.first_s > FLOORS_S["schedule"]
                 or last.again_with_view_s > FLOORS_S["after a loss"]

@@ -32,8 +32,8 @@ def main(folder: Path) -> None:
         totals.update(counts)
     names = ("files", "lines", "code", "functions", "long", "wide", "large classes")
     print("| package | " + " | ".join(names) + " |\n|---" + "|---" * len(names) + "|")
-    for part, found in sorted(by_package.items(), key=lambda pair: -pair[1]["lines"]):
-        print(f"| {part} | " + " | ".join(f"{found[name]:,}" for name in names) + " |")
+    for part, package_totals in sorted(by_package.items(), key=lambda pair: -pair[1]["lines"]):
+        print(f"| {part} | " + " | ".join(f"{package_totals[name]:,}" for name in names) + " |")
     print("| **all** | " + " | ".join(f"**{totals[name]:,}**" for name in names) + " |")
     modules = Counter(
         str(path.parent.relative_to(folder.parent)) for path in files if path.name != "__init__.py"
@@ -89,9 +89,9 @@ def _span(node: ast.AST) -> range:
 
 
 def _parameters(function: _Function) -> list[str]:
-    found = function.args
-    every = [*found.posonlyargs, *found.args, *found.kwonlyargs]
-    return [each.arg for each in every if each.arg not in ("self", "cls")]
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return [argument.arg for argument in every if argument.arg not in ("self", "cls")]
 
 
 def _attributes(kind: ast.ClassDef) -> Iterator[str]:
@@ -107,13 +107,13 @@ def _attributes(kind: ast.ClassDef) -> Iterator[str]:
             else []
         )
         for target in targets:
-            for each in ast.walk(target):
+            for part in ast.walk(target):
                 if (
-                    isinstance(each, ast.Attribute)
-                    and isinstance(each.value, ast.Name)
-                    and each.value.id == "self"
+                    isinstance(part, ast.Attribute)
+                    and isinstance(part.value, ast.Name)
+                    and part.value.id == "self"
                 ):
-                    yield each.attr
+                    yield part.attr
 
 
 if __name__ == "__main__":

@@ -74,8 +74,8 @@ class CountColumns(ColumnBolt, StatefulBolt):
 
     def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
         """Count the words of a batch."""
-        found = batch.column(0).value_counts()
-        self.state.add_batch(found.field(0), found.field(1))
+        counts = batch.column(0).value_counts()
+        self.state.add_batch(counts.field(0), counts.field(1))
 
 
 def column_count(paths: Sequence[str], tasks: int = 2) -> Topology:

@@ -171,10 +171,12 @@ def run_bytewax(
         capture_output=True,
         text=True,
     )
-    found = [json.loads(file.read_text()) for file in answer.iterdir()]
-    seconds = max(each["ended"] for each in found) - min(each["began"] for each in found)
-    pairs = [(key, value) for each in found for key, value in each["pairs"]]
-    return seconds, sum(each["cpu"] for each in found), pairs
+    records = [json.loads(file.read_text()) for file in answer.iterdir()]
+    seconds = max(record["ended"] for record in records) - min(
+        record["began"] for record in records
+    )
+    pairs = [(key, value) for record in records for key, value in record["pairs"]]
+    return seconds, sum(record["cpu"] for record in records), pairs
 
 
 def few_words(words: int) -> list[str]:

@@ -39,23 +39,23 @@ def compare(
     ours = [json.loads(answer_to(line)[0]) for line in lines]
     theirs = _asked(original, lines, log)
     second = _asked_again(original, problems, ours, theirs, log)
-    found: Counter[str] = Counter()
+    count_by_verdict: Counter[str] = Counter()
     with (folder / f"{scheduler}.{shape}.differences.jsonl").open("w") as out:
-        for at, problem in enumerate(problems):
-            word = verdict(problem, ours[at], theirs[at], second.get(at))
-            found[word] += 1
+        for index, problem in enumerate(problems):
+            word = verdict(problem, ours[index], theirs[index], second.get(index))
+            count_by_verdict[word] += 1
             if word != "equal":
                 row = {
                     "problem": problem,
-                    "ours": ours[at],
-                    "theirs": theirs[at],
-                    "second": second.get(at),
+                    "ours": ours[index],
+                    "theirs": theirs[index],
+                    "second": second.get(index),
                 }
-                out.write(json.dumps({"at": at, "tag": word, **row}) + "\n")
+                out.write(json.dumps({"at": index, "tag": word, **row}) + "\n")
     print(f"{scheduler}: {count} {shape} problems, seed {seed}, against {original.name}")
-    for word, number in found.most_common():
+    for word, number in count_by_verdict.most_common():
         print(f"  {number:6} {word}")
-    return found[DIFFERENT]
+    return count_by_verdict[DIFFERENT]
 
 
 def problems_for(
@@ -63,11 +63,14 @@ def problems_for(
 ) -> list[dict[str, Any]]:
     """Return problems with the settings by which ours does as that version."""
     problems = [
-        with_scope(each, original.scope) for each in generate(scheduler, seed, count, shape)
+        with_scope(problem, original.scope) for problem in generate(scheduler, seed, count, shape)
     ]
     if not original.sources:
         return problems
-    return [with_idle_rules(each, Random(f"idle-{seed}-{at}")) for at, each in enumerate(problems)]
+    return [
+        with_idle_rules(problem, Random(f"idle-{seed}-{index}"))
+        for index, problem in enumerate(problems)
+    ]
 
 
 def _asked(original: Original, lines: Sequence[str], log: Path) -> list[dict[str, Any]]:
@@ -83,17 +86,18 @@ def _asked_again(
 ) -> dict[int, dict[str, Any]]:
     """The answers to second questions, by the number of the problem."""
     asked = {
-        at: second_question(problem, ours[at], theirs[at]) for at, problem in enumerate(problems)
+        index: second_question(problem, ours[index], theirs[index])
+        for index, problem in enumerate(problems)
     }
-    asked = {at: question for at, question in asked.items() if question is not None}
+    asked = {index: question for index, question in asked.items() if question is not None}
     if not asked:
         return {}
-    found = _asked(
+    second_answers = _asked(
         original,
         [json.dumps(question) for question in asked.values()],
         log.with_suffix(".second.log"),
     )
-    return dict(zip(asked, found, strict=True))
+    return dict(zip(asked, second_answers, strict=True))
 
 
 def record(
@@ -159,8 +163,8 @@ def main() -> int:
         return 0
     shapes = [arguments.shape] if arguments.shape else list(SHAPES)
     asked = (arguments.seed, arguments.count, arguments.out, arguments.storm_sources)
-    left = sum(compare(name, shape, *asked) for name in names for shape in shapes)
-    return int(left > 0)
+    num_different = sum(compare(name, shape, *asked) for name in names for shape in shapes)
+    return int(num_different > 0)
 
 
 if __name__ == "__main__":

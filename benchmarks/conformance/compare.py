@@ -33,9 +33,9 @@ def _text(problem: Problem, answer: Answer) -> str | None:
     if problem["scheduler"] == "jstorm":
         return json.dumps(jstorm_defects.comparable(answer), sort_keys=True)
     rounds = answer.get("rounds") if problem.get("rounds") else [answer]
-    if rounds is None or any("assignments" not in each for each in rounds):
+    if rounds is None or any("assignments" not in round_ for round_ in rounds):
         return None if "raised" in answer else json.dumps(answer)
-    return json.dumps([_shown(problem, each) for each in rounds], sort_keys=True)
+    return json.dumps([_shown(problem, round_) for round_ in rounds], sort_keys=True)
 
 
 def _shown(problem: Problem, answer: Answer) -> list[Any]:
@@ -48,9 +48,9 @@ def _shown(problem: Problem, answer: Answer) -> list[Any]:
 
 def _rounds_of(problem: Problem) -> list[Problem]:
     rounds = []
-    former = {key: each for key, each in problem.items() if key != "rounds"}
-    for each in problem.get("rounds") or [{}]:
-        former = {**former, **each}
+    former = {key: value for key, value in problem.items() if key != "rounds"}
+    for round_ in problem.get("rounds") or [{}]:
+        former = {**former, **round_}
         rounds.append(former)
     return rounds
 
@@ -65,9 +65,12 @@ def _isolated(problem: Problem) -> list[tuple[int, int]]:
     """Workers and executors of every isolated topology."""
     names = problem["conf"].get("isolation.scheduler.machines", {})
     return [
-        (_num_workers(problem, each), sum(len(part["executors"]) for part in each["components"]))
-        for each in problem["topologies"]
-        if each["name"] in names
+        (
+            _num_workers(problem, topology),
+            sum(len(part["executors"]) for part in topology["components"]),
+        )
+        for topology in problem["topologies"]
+        if topology["name"] in names
     ]
 
 
@@ -75,9 +78,9 @@ def has_more_workers_than_wanted(problem: Problem) -> bool:
     """EvenScheduler takes a sublist that ends before it begins: a topology has more workers placed
     than it asks for.
     """
-    for each in _rounds_of(problem):
-        placed = each.get("assignments") or {}
-        for topology in each["topologies"]:
+    for round_ in _rounds_of(problem):
+        placed = round_.get("assignments") or {}
+        for topology in round_["topologies"]:
             slots = {(row["node"], row["port"]) for row in placed.get(topology["id"], ())}
             if len(slots) > _num_workers(problem, topology):
                 return True
@@ -213,17 +216,17 @@ def places_all(problem: Problem, ours: Answer) -> bool:
     if "failed" in ours:
         return True
     context = context_from(problem)
-    known = set(context.component_by_task)
-    wanted = known - context.unstopped_tasks
+    known_tasks = set(context.component_by_task)
+    wanted = known_tasks - context.unstopped_tasks
     if context.assign_type is AssignType.MONITOR:
-        wanted &= context.dead_tasks.union(*(each.tasks for each in context.old_workers))
+        wanted &= context.dead_tasks.union(*(worker.tasks for worker in context.old_workers))
     placed = [task for row in ours["workers"] for task in row["tasks"]]
     offered = {
-        (each["id"], port)
-        for each in problem["supervisors"]
-        for port in each.get("available", each["ports"])
+        (supervisor["id"], port)
+        for supervisor in problem["supervisors"]
+        for port in supervisor.get("available", supervisor["ports"])
     }
-    offered |= {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
+    offered |= {(worker["node"], worker["port"]) for worker in problem.get("old_workers", ())}
     slots = [(row["node"], row["port"]) for row in ours["workers"]]
     is_once = len(set(placed)) == len(placed) and len(set(slots)) == len(slots)
-    return is_once and wanted <= set(placed) <= known and set(slots) <= offered
+    return is_once and wanted <= set(placed) <= known_tasks and set(slots) <= offered

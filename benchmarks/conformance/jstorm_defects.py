@@ -47,20 +47,30 @@ def _place_as_the_original(slots: Sequence[JStormSlot], supervisors: Sequence[Po
     """Leave a worker whose host has no room where it was (2); divide by the number of supervisors
     with room (1).
     """
-    with_room = [each for each in supervisors if each.free]
+    with_room = [supervisor for supervisor in supervisors if supervisor.free]
     for slot in slots:
         home = (
-            next((each for each in with_room if each.host == slot.host and each.free), None)
+            next(
+                (
+                    supervisor
+                    for supervisor in with_room
+                    if supervisor.host == slot.host and supervisor.free
+                ),
+                None,
+            )
             if slot.host
             else None
         )
         if home is not None:
             slot.port = home.take(slot.port)
             slot.node = home.id
-    left = sorted((each for each in with_room if each.free), key=lambda each: -len(each.free))
-    if not left:
+    with_free = sorted(
+        (supervisor for supervisor in with_room if supervisor.free),
+        key=lambda supervisor: -len(supervisor.free),
+    )
+    if not with_free:
         raise OriginalRaisedError("ArithmeticException")
-    workers._place_by_load(slots, left)
+    workers._place_by_load(slots, with_free)
 
 
 class _KeepsAsTheOriginal(TaskScheduler):
@@ -72,7 +82,8 @@ class _KeepsAsTheOriginal(TaskScheduler):
     def _keep(self, num_tasks: int) -> None:
         pool = set(self._pool)
         for worker in sorted(
-            self._context.old_workers, key=lambda each: (each.host, each.port, each.node)
+            self._context.old_workers,
+            key=lambda old_worker: (old_worker.host, old_worker.port, old_worker.node),
         ):
             # two nodes of one host may share it
             slot = self._slot_at.get((worker.host, worker.port))
@@ -160,11 +171,11 @@ def _dead_unknown_tasks_too(context: AssignContext) -> set[int]:
 def _wanted_slots_with_unknown_tasks(
     placing: WorkerScheduler, need: set[int], count: int
 ) -> list[JStormSlot]:
-    found = _WANTED_SLOTS(placing, need, count)
+    slots = _WANTED_SLOTS(placing, need, count)
     context = placing._context
     if scheduler.has_single_master(context) and not need <= context.component_by_task.keys():
         raise OriginalRaisedError("NullPointerException")
-    return found
+    return slots
 
 
 def _assign_with_unknown_tasks(tasks: TaskScheduler) -> list[JStormSlot]:
@@ -255,11 +266,11 @@ def reproduced(problem: Problem, theirs: Answer) -> tuple[str, ...] | None:
     return None
 
 
-def comparable(found: Answer) -> Any:
+def comparable(raw_answer: Answer) -> Any:
     """Every row; "failed" without its words; the simple name of an exception."""
-    if "raised" in found:
-        return ["raised", found["raised"].partition(":")[0].rpartition(".")[2]]
-    return found.get("workers", "failed")
+    if "raised" in raw_answer:
+        return ["raised", raw_answer["raised"].partition(":")[0].rpartition(".")[2]]
+    return raw_answer.get("workers", "failed")
 
 
 def excuse(problem: Problem, theirs: Answer) -> str | None:
@@ -268,10 +279,10 @@ def excuse(problem: Problem, theirs: Answer) -> str | None:
     """
     if theirs.get("raised", "").endswith("loops for ever"):
         return "defect 13: the original loops for ever" if _may_loop(problem) else None
-    found = reproduced(problem, theirs)
-    if found is None:
+    numbers = reproduced(problem, theirs)
+    if numbers is None:
         return None
-    return "; ".join(_words(number, problem, theirs) for number in found)
+    return "; ".join(_words(number, problem, theirs) for number in numbers)
 
 
 def _may_loop(problem: Problem) -> bool:
@@ -299,15 +310,15 @@ def _where_stale(problem: Problem, theirs: Answer) -> str:
     """Return the sentence of the first row with a worker that the original leaves without a
     place.
     """
-    supervisors = {each["id"]: each for each in problem["supervisors"]}
+    supervisors = {supervisor["id"]: supervisor for supervisor in problem["supervisors"]}
     hosts = problem["conf"].get("isolation.scheduler.machines") or ()
-    isolates = any(each["host"] in hosts for each in supervisors.values())
+    isolates = any(supervisor["host"] in hosts for supervisor in supervisors.values())
     offered = {
-        (each["id"], port)
-        for each in supervisors.values()
-        for port in each.get("available", each["ports"])
+        (supervisor["id"], port)
+        for supervisor in supervisors.values()
+        for port in supervisor.get("available", supervisor["ports"])
     }
-    old = {(each["node"], each["port"]) for each in problem.get("old_workers", ())}
+    old = {(worker["node"], worker["port"]) for worker in problem.get("old_workers", ())}
     ours = answer(context_from(problem)).get("workers", ())
     stale = [
         row for row in theirs["workers"] if row not in ours and (row["node"], row["port"]) in old

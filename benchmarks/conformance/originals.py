@@ -84,8 +84,8 @@ def original_for(scheduler: str, sources: Path | None = None) -> Original:
 def _described(sources: Path | None) -> str:
     """Return the commit of a checkout, or the name of its folder."""
     asked = ["git", "-C", str(sources), "log", "-1", "--format=%h of %cs"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return f"apache/storm {found.stdout.strip()}" if found.returncode == 0 else str(sources)
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return f"apache/storm {done.stdout.strip()}" if done.returncode == 0 else str(sources)
 
 
 def _overlay(original: Original, sources: Path, folder: Path, jars: str) -> Path:
@@ -95,16 +95,16 @@ def _overlay(original: Original, sources: Path, folder: Path, jars: str) -> Path
     classes = folder / "overlay"
     if not classes.exists():
         parts = [
-            each
-            for each in (sources / _SCHEDULERS / "scheduler").rglob("*.java")
-            if "utils" not in each.parts
+            path
+            for path in (sources / _SCHEDULERS / "scheduler").rglob("*.java")
+            if "utils" not in path.parts
         ]
         if not parts:
             raise SystemExit(
                 f"{sources}: there are no schedulers in {_SCHEDULERS}/scheduler; name a checkout of apache/storm"
             )
         files = [
-            str(each) for each in (*sorted(parts), sources / _SCHEDULERS / "DaemonConfig.java")
+            str(path) for path in (*sorted(parts), sources / _SCHEDULERS / "DaemonConfig.java")
         ]
         made = folder / f"overlay.{os.getpid()}"
         made.mkdir()
@@ -131,12 +131,12 @@ def _cache(original: Original) -> Path:
 
 
 def _tool(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
+    program = shutil.which(name)
+    if program is None:
         raise SystemExit(
             f"{name} is not on PATH: the comparison needs Maven and a JDK, 17 or newer"
         )
-    return found
+    return program
 
 
 def class_path(original: Original) -> str:
@@ -155,9 +155,9 @@ def class_path(original: Original) -> str:
         classes = ["-nowarn", "-d", str(folder / "classes"), "-cp", fetched.read_text().strip()]
         subprocess.run([_tool("javac"), *classes, *sources], check=True)
         fetched.rename(jars)
-    found = jars.read_text().strip()
-    before = [_overlay(original, original.sources, folder, found)] if original.sources else []
-    return os.pathsep.join(map(str, [folder / "classes", *before, found]))
+    jar_path = jars.read_text().strip()
+    before = [_overlay(original, original.sources, folder, jar_path)] if original.sources else []
+    return os.pathsep.join(map(str, [folder / "classes", *before, jar_path]))
 
 
 def answers(original: Original, problems: Iterable[str], log: Path) -> Sequence[str]:

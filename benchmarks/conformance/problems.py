@@ -24,50 +24,52 @@ PACKAGE = "org.apache.storm.scheduler.resource.strategies"
 
 
 def _supervisors(rng: Random, least: int = 1, most: int = 7) -> list[Problem]:
-    found = []
+    supervisors = []
     hosts = 0
-    for at in range(rng.randint(least, most)):
-        hosts += 0 if at and rng.random() < 0.15 else 1
+    for index in range(rng.randint(least, most)):
+        hosts += 0 if index and rng.random() < 0.15 else 1
         ports = sorted(rng.sample(range(6700, 6708), rng.randint(1, 5)))
-        found.append({"id": f"s{at + 1}", "host": f"h{hosts}", "ports": ports, "uptime_secs": 3600})
-    return found
+        supervisors.append(
+            {"id": f"s{index + 1}", "host": f"h{hosts}", "ports": ports, "uptime_secs": 3600}
+        )
+    return supervisors
 
 
 def _components(rng: Random, ackers: bool, most_executors: int = 5) -> list[Problem]:
     """A random graph: spouts first, bolts that read earlier components, ackers where asked for."""
-    found: list[Problem] = []
+    components: list[Problem] = []
     task = 1
     names = ["in", "split", "count", "rank", "out"][: rng.randint(1, 5)]
-    for at, name in enumerate(names):
+    for index, name in enumerate(names):
         executors = []
         for _ in range(rng.randint(1, most_executors)):
             last = task + (rng.randint(0, 2) if rng.random() < 0.3 else 0)
             executors.append([task, last])
             task = last + 1
-        kind = "spout" if at == 0 or (at == 1 and rng.random() < 0.2) else "bolt"
-        sources = rng.sample(names[:at], rng.randint(1, min(2, at))) if kind == "bolt" else []
+        kind = "spout" if index == 0 or (index == 1 and rng.random() < 0.2) else "bolt"
+        sources = rng.sample(names[:index], rng.randint(1, min(2, index))) if kind == "bolt" else []
         groupings = ("shuffle", "fields", "local_or_shuffle", "all")
         inputs = [
-            {"from": each, "stream": "default", "grouping": rng.choice(groupings)}
-            for each in sources
+            {"from": source, "stream": "default", "grouping": rng.choice(groupings)}
+            for source in sources
         ]
-        found.append(
+        components.append(
             {"id": name, "kind": kind, "executors": executors, "conf": {}, "inputs": inputs}
         )
     if ackers:
         count = rng.randint(1, 3)
-        executors = [[task + at, task + at] for at in range(count)]
-        found.append({"id": "__acker", "kind": "system", "executors": executors})
-    return found
+        executors = [[task + index, task + index] for index in range(count)]
+        components.append({"id": "__acker", "kind": "system", "executors": executors})
+    return components
 
 
 def _topologies(rng: Random, least: int = 1, most: int = 4) -> list[Problem]:
-    found = []
-    for at in range(rng.randint(least, most)):
-        name = ("wordcount", "alerts", "join", "etl", "sessions")[at]
-        found.append(
+    topologies = []
+    for index in range(rng.randint(least, most)):
+        name = ("wordcount", "alerts", "join", "etl", "sessions")[index]
+        topologies.append(
             {
-                "id": f"{name}-{at + 1}-1700000000",
+                "id": f"{name}-{index + 1}-1700000000",
                 "name": name,
                 "owner": rng.choice(("ann", "bob", "cyd")),
                 "uptime_secs": rng.randint(0, 500),
@@ -78,7 +80,7 @@ def _topologies(rng: Random, least: int = 1, most: int = 4) -> list[Problem]:
                 "components": _components(rng, rng.random() < 0.4),
             }
         )
-    return found
+    return topologies
 
 
 def _executors(topology: Problem) -> list[list[int]]:
@@ -89,11 +91,15 @@ def _assignments(rng: Random, problem: Problem) -> Problem:
     """Return what is alive before the round: dealt to some slots, evenly or not, some executors
     dead, some nodes gone.
     """
-    slots = [(each["id"], port) for each in problem["supervisors"] for port in each["ports"]]
+    slots = [
+        (supervisor["id"], port)
+        for supervisor in problem["supervisors"]
+        for port in supervisor["ports"]
+    ]
     if rng.random() < 0.3:
         slots += [("gone", 6700), ("gone", 6701)]
     rng.shuffle(slots)
-    found: Problem = {}
+    rows_by_topology: Problem = {}
     for topology in problem["topologies"]:
         if rng.random() < 0.35 or not slots:
             continue
@@ -102,15 +108,17 @@ def _assignments(rng: Random, problem: Problem) -> Problem:
         slots = slots[count:]
         executors = _executors(topology)
         alive = (
-            [each for each in executors if rng.random() < 0.8] if rng.random() < 0.6 else executors
+            [executor for executor in executors if rng.random() < 0.8]
+            if rng.random() < 0.6
+            else executors
         )
         evenly = rng.random() < 0.5
         rows = []
-        for at, executor in enumerate(alive):
-            node, port = mine[at % count] if evenly else rng.choice(mine)
+        for index, executor in enumerate(alive):
+            node, port = mine[index % count] if evenly else rng.choice(mine)
             rows.append({"executor": executor, "node": node, "port": port})
-        found[topology["id"]] = rows
-    return found
+        rows_by_topology[topology["id"]] = rows
+    return rows_by_topology
 
 
 def _cluster(rng: Random, scheduler: str) -> Problem:
@@ -143,7 +151,7 @@ def default(rng: Random) -> Problem:
 def isolation(rng: Random) -> Problem:
     """A cluster in which some topologies are isolated."""
     problem = _cluster(rng, "isolation")
-    names = [each["name"] for each in problem["topologies"]]
+    names = [topology["name"] for topology in problem["topologies"]]
     chosen = rng.sample(names, rng.randint(1, len(names)))
     problem["conf"] = {"isolation.scheduler.machines": {name: rng.randint(1, 3) for name in chosen}}
     return problem
@@ -165,13 +173,13 @@ def multitenant(rng: Random) -> Problem:
 
 
 def _resources(rng: Random, generic: bool) -> Problem:
-    found = {
+    resources = {
         "supervisor.memory.capacity.mb": rng.choice((1024.0, 2048.0, 3072.0, 4096.0)),
         "supervisor.cpu.capacity": rng.choice((100.0, 200.0, 400.0)),
     }
     if generic:
-        found["gpu.count"] = rng.choice((0.0, 1.0, 2.0, 4.0))
-    return found
+        resources["gpu.count"] = rng.choice((0.0, 1.0, 2.0, 4.0))
+    return resources
 
 
 def _ask(rng: Random, topology: Problem, generic: bool) -> None:
@@ -213,7 +221,7 @@ def share_memory(rng: Random, topology: Problem) -> None:
 
 def _constrain(rng: Random, topology: Problem) -> None:
     conf = topology["conf"]
-    names = [each["id"] for each in topology["components"]]
+    names = [component["id"] for component in topology["components"]]
     shape = rng.random()
     if shape < 0.4 and len(names) > 1:
         conf["topology.ras.constraints"] = [rng.sample(names, 2) for _ in range(rng.randint(1, 2))]
@@ -234,7 +242,7 @@ def resource_aware(rng: Random) -> Problem:
         supervisor["resources"] = _resources(rng, generic)
         if rng.random() < 0.5:
             supervisor["rack"] = rng.choice(("r1", "r2"))
-    hosts = sorted({each["host"] for each in problem["supervisors"]})
+    hosts = sorted({supervisor["host"] for supervisor in problem["supervisors"]})
     for topology in problem["topologies"]:
         _ask(rng, topology, generic)
         conf = topology["conf"]
@@ -306,10 +314,10 @@ def blacklist(rng: Random) -> Problem:
         supervisor["resources"] = _resources(rng, False)
     problem["rounds"] = []
     for _ in range(rng.randint(2, 10)):
-        shown = [dict(each) for each in everything if rng.random() < 0.8]
-        for each in shown:
-            if rng.random() < 0.15 and len(each["ports"]) > 1:
-                each["ports"] = each["ports"][1:]
+        shown = [dict(supervisor) for supervisor in everything if rng.random() < 0.8]
+        for offered in shown:
+            if rng.random() < 0.15 and len(offered["ports"]) > 1:
+                offered["ports"] = offered["ports"][1:]
         later: Problem = {"supervisors": shown}
         if rng.random() < 0.6:
             later["assignments"] = _assignments(rng, problem)
@@ -337,7 +345,7 @@ def jstorm(rng: Random) -> Problem:
     if problem["assign_type"] != "NEW" or rng.random() < 0.2:
         _add_old_workers(rng, problem, sorted(names))
     if rng.random() < 0.15:
-        hosts = [each["host"] for each in problem["supervisors"]]
+        hosts = [supervisor["host"] for supervisor in problem["supervisors"]]
         conf["isolation.scheduler.machines"] = rng.sample(hosts, rng.randint(1, len(hosts)))
     if rng.random() < 0.2:
         conf["worker.memory.size"] = 1024**3
@@ -347,32 +355,34 @@ def jstorm(rng: Random) -> Problem:
 
 
 def _jstorm_supervisors(rng: Random) -> list[Problem]:
-    found = []
-    for at in range(rng.randint(1, 6)):
+    supervisors = []
+    for index in range(rng.randint(1, 6)):
         ports = list(range(6800, 6800 + rng.randint(2, 7)))
         available = [port for port in ports if rng.random() < 0.7]
-        found.append(
-            {"id": f"s{at + 1}", "host": f"h{at + 1}", "ports": ports, "available": available}
+        supervisors.append(
+            {"id": f"s{index + 1}", "host": f"h{index + 1}", "ports": ports, "available": available}
         )
-    return found
+    return supervisors
 
 
 def _jstorm_components(rng: Random, conf: Problem) -> list[Problem]:
-    found = []
+    components = []
     for component in _components(rng, False):
         component["parallelism"] = len(component.pop("executors"))
         if rng.random() < 0.15:
             component["conf"] = {"task.on.differ.node": True}
-        found.append(component)
+        components.append(component)
     master = {"id": "__topology_master", "kind": "system", "parallelism": 1}
     acker = {"id": "__acker", "kind": "system", "parallelism": conf["topology.acker.executors"]}
-    return [*found, acker, master]
+    return [*components, acker, master]
 
 
 def _jstorm_tasks(components: list[Problem]) -> dict[int, str]:
-    bolts = [each for each in components if each["kind"] != "spout"]
-    spouts = [each for each in components if each["kind"] == "spout"]
-    names = [each["id"] for each in [*bolts, *spouts] for _ in range(each["parallelism"])]
+    bolts = [component for component in components if component["kind"] != "spout"]
+    spouts = [component for component in components if component["kind"] == "spout"]
+    names = [
+        component["id"] for component in [*bolts, *spouts] for _ in range(component["parallelism"])
+    ]
     return dict(enumerate(names, start=1))
 
 
@@ -381,10 +391,10 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
     lost).
     """
     slots = [
-        (each, port)
-        for each in problem["supervisors"]
-        for port in each["ports"]
-        if port not in each["available"]
+        (supervisor, port)
+        for supervisor in problem["supervisors"]
+        for port in supervisor["ports"]
+        if port not in supervisor["available"]
     ]
     slots += [({"id": "gone", "host": "h9"}, 6800)] if rng.random() < 0.3 else []
     rng.shuffle(slots)
@@ -394,22 +404,24 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
         return
     old = [
         {
-            "node": each["id"],
-            "host": each["host"],
+            "node": supervisor["id"],
+            "host": supervisor["host"],
             "port": port,
             "tasks": [],
             "memory_bytes": 2 * 1024**3,
             "cpu": 1,
         }
-        for each, port in slots
+        for supervisor, port in slots
     ]
     deal = rng.choice(("evenly", "at random", "steeply"))
-    for at, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         steep = min(int(rng.expovariate(0.7)), len(old) - 1)
         old[
-            {"evenly": at % len(old), "at random": rng.randrange(len(old)), "steeply": steep}[deal]
+            {"evenly": index % len(old), "at random": rng.randrange(len(old)), "steeply": steep}[
+                deal
+            ]
         ]["tasks"].append(task)
-    problem["old_workers"] = old = [each for each in old if each["tasks"]]
+    problem["old_workers"] = old = [worker for worker in old if worker["tasks"]]
     if rng.random() < 0.2:
         problem["conf"]["use.old.assignment"] = True
     if problem["assign_type"] == "MONITOR":
@@ -423,9 +435,9 @@ def unstopped_tasks(rng: Random, problem: Problem, old: list[Problem]) -> list[i
     dead = set(problem.get("dead_tasks", ()))
     mixes = rng.random() < 0.4
     lost = [
-        each["tasks"]
-        for each in old
-        if each["node"] == "gone" and (mixes or not dead & set(each["tasks"]))
+        worker["tasks"]
+        for worker in old
+        if worker["node"] == "gone" and (mixes or not dead & set(worker["tasks"]))
     ]
     alive = [task for tasks in lost for task in tasks if task not in dead]
     if mixes and problem["assign_type"] == "REBALANCE":
@@ -435,8 +447,12 @@ def unstopped_tasks(rng: Random, problem: Problem, old: list[Problem]) -> list[i
 
 def _definitions(rng: Random, problem: Problem) -> list[str]:
     """Workers as JStorm's client writes them: JSON texts whose values are texts."""
-    found = []
-    users = [each for each in problem["topology"]["components"] if each["kind"] != "system"]
+    definitions = []
+    users = [
+        component
+        for component in problem["topology"]["components"]
+        if component["kind"] != "system"
+    ]
     for _ in range(rng.randint(1, 2)):
         component = rng.choice(users)
         host = rng.choice(problem["supervisors"])["host"] if rng.random() < 0.7 else None
@@ -449,8 +465,8 @@ def _definitions(rng: Random, problem: Problem) -> list[str]:
             "mem": memory,
             "cpu": "0",
         }
-        found.append(json.dumps(wanted))
-    return found
+        definitions.append(json.dumps(wanted))
+    return definitions
 
 
 GENERATORS: dict[str, Callable[[Random], Problem]] = {

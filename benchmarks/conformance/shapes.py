@@ -28,4 +28,4 @@ SHAPES = {"small": GENERATORS, "wide": WIDE}
 def generate(scheduler: str, seed: int, count: int, shape: str = "small") -> list[Problem]:
     """Return a number of problems; the same ones for the same seed."""
     stem = scheduler if shape == "small" else f"{shape}-{scheduler}"
-    return [SHAPES[shape][scheduler](Random(f"{stem}-{seed}-{at}")) for at in range(count)]
+    return [SHAPES[shape][scheduler](Random(f"{stem}-{seed}-{index}")) for index in range(count)]

@@ -37,11 +37,11 @@ def _size(rng: Random, sizes: tuple[tuple[int, int], ...], weights: tuple[int, .
 
 def make_names(rng: Random, stem: str, count: int) -> list[str]:
     """Distinct names whose order as texts is not their order as numbers, odd ones among them."""
-    found = [f"{stem}{number}" for number in rng.sample(range(1, 3 * count + 3), count)]
+    names = [f"{stem}{number}" for number in rng.sample(range(1, 3 * count + 3), count)]
     if rng.random() < 0.2:
-        for at, odd in enumerate(rng.sample(ODD_NAMES, min(count, 3))):
-            found[at] = odd
-    return found
+        for index, odd in enumerate(rng.sample(ODD_NAMES, min(count, 3))):
+            names[index] = odd
+    return names
 
 
 def _ports(rng: Random, most: int) -> list[int]:
@@ -60,9 +60,9 @@ def _supervisors(rng: Random) -> list[Problem]:
     has_racks = rng.random() < 0.5
     is_even = rng.random() < 0.3
     ports = _ports(rng, most)
-    found: list[Problem] = []
+    supervisors: list[Problem] = []
     for name in make_names(rng, "s", count):
-        host = rng.choice(hosts) if rng.random() < 0.3 else hosts[len(found) % len(hosts)]
+        host = rng.choice(hosts) if rng.random() < 0.3 else hosts[len(supervisors) % len(hosts)]
         supervisor: Problem = {
             "id": name,
             "host": host,
@@ -72,8 +72,8 @@ def _supervisors(rng: Random) -> list[Problem]:
             supervisor["rack"] = rack_of[host] if rng.random() < 0.95 else rng.choice(racks)
         if rng.random() < 0.5:
             supervisor["uptime_secs"] = rng.randint(0, 10_000)
-        found.append(supervisor)
-    return found
+        supervisors.append(supervisor)
+    return supervisors
 
 
 class _Tasks:
@@ -85,33 +85,33 @@ class _Tasks:
 
     def executors(self, count: int) -> list[list[int]]:
         """Return a number of executors."""
-        found = []
+        executors = []
         for _ in range(count):
             if self._rng.random() < 0.05:
                 self._next += self._rng.randint(1, 3)
             last = self._next + (self._rng.randint(1, 3) if self._rng.random() < 0.2 else 0)
-            found.append([self._next, last])
+            executors.append([self._next, last])
             self._next = last + 1
-        return found
+        return executors
 
 
 def make_inputs(rng: Random, sources: list[str]) -> list[Problem]:
     """Subscriptions to some of these components, no stream twice."""
-    found: dict[tuple[str, str], Problem] = {}
+    input_by_stream: dict[tuple[str, str], Problem] = {}
     for _ in range(rng.randint(1, 3)):
         source = rng.choice(sources)
         stream = rng.choice(("default", "default", "errors"))
-        found[source, stream] = {
+        input_by_stream[source, stream] = {
             "from": source,
             "stream": stream,
             "grouping": rng.choice(GROUPINGS),
         }
-    for wanted in found.values():
+    for wanted in input_by_stream.values():
         if wanted["stream"] == "default" and rng.random() < 0.3:
             del wanted["stream"]
         if wanted["grouping"] == "shuffle" and rng.random() < 0.3:
             del wanted["grouping"]
-    return list(found.values())
+    return list(input_by_stream.values())
 
 
 def _components(rng: Random, most: int) -> list[Problem]:
@@ -120,38 +120,38 @@ def _components(rng: Random, most: int) -> list[Problem]:
     """
     tasks = _Tasks(rng)
     names = make_names(rng, "c", _size(rng, ((1, 2), (3, 6), (7, 12)), (2, 4, 1)))
-    found = []
-    for at, name in enumerate(names):
-        kind = "spout" if (at == 0 and rng.random() < 0.97) or rng.random() < 0.15 else "bolt"
+    components = []
+    for index, name in enumerate(names):
+        kind = "spout" if (index == 0 and rng.random() < 0.97) or rng.random() < 0.15 else "bolt"
         count = 0 if rng.random() < 0.03 else rng.randint(1, most)
         component: Problem = {"id": name, "kind": kind, "executors": tasks.executors(count)}
         if kind == "bolt":
             component["inputs"] = make_inputs(
-                rng, names if rng.random() < 0.1 else names[: at or 1]
+                rng, names if rng.random() < 0.1 else names[: index or 1]
             )
         if rng.random() < 0.5:
             component["conf"] = {}
-        found.append(component)
+        components.append(component)
     for name in ("__acker", "__eventlogger", "__metrics_org.x.Consumer"):
         if rng.random() < (0.5 if name == "__acker" else 0.1):
-            found.append(
+            components.append(
                 {"id": name, "kind": "system", "executors": tasks.executors(rng.randint(1, 6))}
             )
     if rng.random() < 0.3:
-        rng.shuffle(found)
+        rng.shuffle(components)
     if rng.random() < 0.2:
-        for component in found:
+        for component in components:
             rng.shuffle(component["executors"])
-    return found
+    return components
 
 
 def _topologies(rng: Random) -> list[Problem]:
     count = _size(rng, ((0, 0), (1, 4), (5, 12)), (1, 14, 7))
     most = rng.choice((1, 4, 10, 30))
-    found: list[Problem] = []
-    for at, name in enumerate(make_names(rng, "t", count)):
+    topologies: list[Problem] = []
+    for index, name in enumerate(make_names(rng, "t", count)):
         topology: Problem = {
-            "id": f"{name}-{at + 1}-1700000000",
+            "id": f"{name}-{index + 1}-1700000000",
             "name": name,
             "components": _components(rng, most),
         }
@@ -168,9 +168,9 @@ def _topologies(rng: Random) -> list[Problem]:
             topology["conf"]["topology.workers"] = _size(
                 rng, ((0, 0), (1, 4), (5, 12), (13, 60)), (1, 10, 5, 2)
             )
-        found.append(topology)
-    rng.shuffle(found)
-    return found
+        topologies.append(topology)
+    rng.shuffle(topologies)
+    return topologies
 
 
 def _executors(topology: Problem) -> list[list[int]]:
@@ -183,11 +183,15 @@ def _executors(topology: Problem) -> list[list[int]]:
 
 def _slots(rng: Random, problem: Problem) -> list[tuple[str, int]]:
     """Slots that may be in use: offered ones, ports that are gone, nodes that are gone."""
-    slots = [(each["id"], port) for each in problem["supervisors"] for port in each["ports"]]
+    slots = [
+        (supervisor["id"], port)
+        for supervisor in problem["supervisors"]
+        for port in supervisor["ports"]
+    ]
     if rng.random() < 0.4:
         slots += [("gone", 6700), ("gone", 6701), ("a-gone", 6700)]
     if rng.random() < 0.2:
-        slots += [(each["id"], 6999) for each in problem["supervisors"][:3]]
+        slots += [(supervisor["id"], 6999) for supervisor in problem["supervisors"][:3]]
     rng.shuffle(slots)
     return slots
 
@@ -195,28 +199,28 @@ def _slots(rng: Random, problem: Problem) -> list[tuple[str, int]]:
 def _rows(rng: Random, topology: Problem, mine: list[tuple[str, int]]) -> list[Problem]:
     executors = _executors(topology)
     share = rng.choice((1.0, 1.0, 0.9, 0.5, 0.1))
-    alive = [each for each in executors if rng.random() < share]
+    alive = [executor for executor in executors if rng.random() < share]
     if rng.random() < 0.1:
         alive.append([90_000, 90_001])  # an executor that a rebalance has taken out of the topology
     if rng.random() < 0.5:
         rng.shuffle(alive)
     deal = rng.choice(
         (
-            lambda at: at % len(mine),
-            lambda at: rng.randrange(len(mine)),
-            lambda at: at * len(mine) // len(alive),
+            lambda index: index % len(mine),
+            lambda index: rng.randrange(len(mine)),
+            lambda index: index * len(mine) // len(alive),
         )
     )
     return [
-        {"executor": each, "node": mine[deal(at)][0], "port": mine[deal(at)][1]}
-        for at, each in enumerate(alive)
+        {"executor": executor, "node": mine[deal(index)][0], "port": mine[deal(index)][1]}
+        for index, executor in enumerate(alive)
     ]
 
 
 def assignments(rng: Random, problem: Problem) -> Problem:
     """Return what is alive before the round."""
     slots = _slots(rng, problem)
-    found: Problem = {}
+    rows_by_topology: Problem = {}
     for topology in problem["topologies"]:
         workers = max(1, topology["conf"].get("topology.workers", 1))
         count = min(
@@ -224,12 +228,12 @@ def assignments(rng: Random, problem: Problem) -> Problem:
         )
         if rng.random() < 0.3 or not count:
             if rng.random() < 0.2:
-                found[topology["id"]] = []
+                rows_by_topology[topology["id"]] = []
             continue
         mine = slots[:count]
         slots = slots[count:]
-        found[topology["id"]] = _rows(rng, topology, mine)
-    return found
+        rows_by_topology[topology["id"]] = _rows(rng, topology, mine)
+    return rows_by_topology
 
 
 def _cluster(rng: Random, scheduler: str) -> Problem:
@@ -243,7 +247,7 @@ def _cluster(rng: Random, scheduler: str) -> Problem:
         problem["conf"]["topology.workers"] = rng.randint(1, 5)
     if rng.random() < 0.75:
         problem["assignments"] = assignments(rng, problem)
-    hosts = sorted({each["host"] for each in problem["supervisors"]})
+    hosts = sorted({supervisor["host"] for supervisor in problem["supervisors"]})
     if rng.random() < 0.3:
         listed = rng.sample(hosts, rng.randint(0, min(3, len(hosts))))
         problem["blacklisted_hosts"] = [*listed, "elsewhere"] if rng.random() < 0.2 else listed
@@ -252,7 +256,8 @@ def _cluster(rng: Random, scheduler: str) -> Problem:
     if rng.random() < 0.3:
         chosen = rng.sample(problem["supervisors"], min(3, len(problem["supervisors"])))
         problem["dead_ports"] = {
-            each["id"]: [port for port in each["ports"] if rng.random() < 0.5] for each in chosen
+            supervisor["id"]: [port for port in supervisor["ports"] if rng.random() < 0.5]
+            for supervisor in chosen
         }
     return problem
 
@@ -272,7 +277,7 @@ def isolation(rng: Random) -> Problem:
     workers.
     """
     problem = _cluster(rng, "isolation")
-    names = [each["name"] for each in problem["topologies"]] + ["nobody"]
+    names = [topology["name"] for topology in problem["topologies"]] + ["nobody"]
     most = rng.choice((1, 3, 8))
     machines = {
         name: rng.randint(1, most) for name in rng.sample(names, rng.randint(1, len(names)))
@@ -285,7 +290,7 @@ def isolation(rng: Random) -> Problem:
 
 def _settle(rng: Random, problem: Problem, machines: Problem) -> None:
     """Some isolated topologies run already as they should, on their own hosts."""
-    free = [each for each in problem["supervisors"] if len(each["ports"]) > 0]
+    free = [supervisor for supervisor in problem["supervisors"] if len(supervisor["ports"]) > 0]
     rng.shuffle(free)
     taken = problem["assignments"] = {}
     for topology in problem["topologies"]:
@@ -299,10 +304,11 @@ def _settle(rng: Random, problem: Problem, machines: Problem) -> None:
         by_component = sorted(topology["components"], key=lambda part: part["id"])
         executors = [executor for part in by_component for executor in sorted(part["executors"])]
         if len(mine) == workers:
-            slots = [mine[at % workers] for at in range(len(executors))]
+            slots = [mine[index % workers] for index in range(len(executors))]
             rows = zip(executors, slots, strict=True)
             taken[topology["id"]] = [
-                {"executor": each, "node": node, "port": port} for each, (node, port) in rows
+                {"executor": executor, "node": node, "port": port}
+                for executor, (node, port) in rows
             ]
 
 
@@ -318,7 +324,7 @@ def multitenant(rng: Random) -> Problem:
             user: rng.randint(0, most) for user in users
         }
     for topology in problem["topologies"]:
-        names = [each["id"] for each in topology["components"]]
+        names = [component["id"] for component in topology["components"]]
         if rng.random() < 0.4:
             topology["conf"]["topology.isolate.machines"] = rng.randint(0, most)
         if rng.random() < 0.25:
@@ -331,7 +337,7 @@ def multitenant(rng: Random) -> Problem:
 
 
 def _offer(rng: Random, generic: tuple[str, ...], scale: float) -> Problem:
-    found = {
+    resources = {
         "supervisor.memory.capacity.mb": round(
             rng.choice((512.0, 1024.0, 3000.0, 4096.0)) * scale, 1
         ),
@@ -339,8 +345,8 @@ def _offer(rng: Random, generic: tuple[str, ...], scale: float) -> Problem:
     }
     for name in generic:
         if rng.random() < 0.7:
-            found[name] = rng.choice((0.0, 1.0, 2.5, 8.0))
-    return found
+            resources[name] = rng.choice((0.0, 1.0, 2.5, 8.0))
+    return resources
 
 
 def _ask(rng: Random, topology: Problem, generic: tuple[str, ...]) -> None:
@@ -367,7 +373,7 @@ def _ask(rng: Random, topology: Problem, generic: tuple[str, ...]) -> None:
 def _limits(rng: Random, topology: Problem) -> None:
     """Constraints in both forms, on components that are there and that are not."""
     conf = topology["conf"]
-    names = [each["id"] for each in topology["components"]] + ["nobody"]
+    names = [component["id"] for component in topology["components"]] + ["nobody"]
     if rng.random() < 0.5:
         pairs = [[rng.choice(names), rng.choice(names)] for _ in range(rng.randint(0, 4))]
         conf["topology.ras.constraints"] = pairs
@@ -393,7 +399,7 @@ def resource_aware(rng: Random) -> Problem:
     for supervisor in problem["supervisors"]:
         if rng.random() < 0.98:
             supervisor["resources"] = _offer(rng, generic, scale)
-    hosts = sorted({each["host"] for each in problem["supervisors"]})
+    hosts = sorted({supervisor["host"] for supervisor in problem["supervisors"]})
     strategies, weights = zip(*problems.STRATEGIES, strict=True)
     for topology in problem["topologies"]:
         conf = topology["conf"]

@@ -49,18 +49,18 @@ def _set_limits(rng: Random, conf: Problem) -> None:
 
 def _rounds(rng: Random, problem: Problem) -> list[Problem]:
     everything = problem["supervisors"]
-    fails = {each["id"]: rng.choice((0.0, 0.05, 0.3, 0.6)) for each in everything}
-    late = {each["id"] for each in everything if rng.random() < 0.1}
+    fails = {supervisor["id"]: rng.choice((0.0, 0.05, 0.3, 0.6)) for supervisor in everything}
+    late = {supervisor["id"] for supervisor in everything if rng.random() < 0.1}
     down: set[str] = set()
     rounds = []
-    for at in range(rng.randint(1, 14)):
+    for index in range(rng.randint(1, 14)):
         for name, chance in fails.items():
             if rng.random() < (0.5 if name in down else chance):
                 down ^= {name}
         shown = [
-            _with_ports(rng, each)
-            for each in everything
-            if each["id"] not in down and (at > 3 or each["id"] not in late)
+            _with_ports(rng, supervisor)
+            for supervisor in everything
+            if supervisor["id"] not in down and (index > 3 or supervisor["id"] not in late)
         ]
         later: Problem = {"supervisors": shown}
         if rng.random() < 0.6:

@@ -33,7 +33,7 @@ def jstorm(rng: Random) -> Problem:
     if problem["assign_type"] != "NEW" or rng.random() < 0.3:
         _add_old_workers(rng, problem, sorted(int(task) for task in names))
     _add_rarities(rng, problem)
-    if rng.random() < 0.7 and list(names) == [str(at) for at in range(1, len(names) + 1)]:
+    if rng.random() < 0.7 and list(names) == [str(number) for number in range(1, len(names) + 1)]:
         del problem["tasks"]
     return problem
 
@@ -43,9 +43,9 @@ def _supervisors(rng: Random) -> list[Problem]:
     hosts = make_names(rng, "h", count)
     share = rng.choice((0.2, 0.7, 1.0))
     most = rng.choice((1, 4, 12))
-    found: list[Problem] = []
+    supervisors: list[Problem] = []
     for name, host in zip(make_names(rng, "s", count), hosts, strict=True):
-        shared = found[-1]["host"] if found and rng.random() < 0.05 else host
+        shared = supervisors[-1]["host"] if supervisors and rng.random() < 0.05 else host
         low = rng.choice((6800, 6800, 6805, 7001))
         ports = list(range(low, low + rng.randint(1, most)))
         supervisor = {
@@ -56,39 +56,41 @@ def _supervisors(rng: Random) -> list[Problem]:
         }
         if share == 1.0:
             del supervisor["available"]
-        found.append(supervisor)
-    return found
+        supervisors.append(supervisor)
+    return supervisors
 
 
 def _components(rng: Random, conf: Problem) -> list[Problem]:
     names = make_names(rng, "c", rng.randint(1, 8))
     most = rng.choice((2, 6, 25))
-    found = []
-    for at, name in enumerate(names):
-        kind = "spout" if at == 0 or rng.random() < 0.2 else "bolt"
+    components = []
+    for index, name in enumerate(names):
+        kind = "spout" if index == 0 or rng.random() < 0.2 else "bolt"
         component: Problem = {"id": name, "kind": kind, "parallelism": rng.randint(1, most)}
         if kind == "bolt":
-            component["inputs"] = make_inputs(rng, names if rng.random() < 0.1 else names[:at])
+            component["inputs"] = make_inputs(rng, names if rng.random() < 0.1 else names[:index])
         if rng.random() < 0.1:
             component["conf"] = {"task.on.differ.node": rng.random() < 0.8}
-        found.append(component)
+        components.append(component)
     ackers = rng.choice((0, 1, 1, 3, 8))
     if rng.random() < 0.9:
         conf["topology.acker.executors"] = ackers
     if rng.random() < 0.8:
-        found.append({"id": "__acker", "kind": "system", "parallelism": ackers})
+        components.append({"id": "__acker", "kind": "system", "parallelism": ackers})
     if rng.random() < 0.7:
-        found.append({"id": "__topology_master", "kind": "system", "parallelism": 1})
-    return found
+        components.append({"id": "__topology_master", "kind": "system", "parallelism": 1})
+    return components
 
 
 def _tasks(rng: Random, components: list[Problem]) -> dict[str, str]:
     """Task ids as given out at first, or as they are after rebalances: gaps, and late ones at the
     end.
     """
-    bolts = [each for each in components if each["kind"] != "spout"]
-    spouts = [each for each in components if each["kind"] == "spout"]
-    names = [each["id"] for each in [*bolts, *spouts] for _ in range(each["parallelism"])]
+    bolts = [component for component in components if component["kind"] != "spout"]
+    spouts = [component for component in components if component["kind"] == "spout"]
+    names = [
+        component["id"] for component in [*bolts, *spouts] for _ in range(component["parallelism"])
+    ]
     if rng.random() < 0.2:
         rng.shuffle(names)
         ids = sorted(rng.sample(range(1, 2 * len(names) + 1), len(names)))
@@ -101,10 +103,10 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
     one.
     """
     slots = [
-        (each, port)
-        for each in problem["supervisors"]
-        for port in each["ports"]
-        if port not in each.get("available", (port,))
+        (supervisor, port)
+        for supervisor in problem["supervisors"]
+        for port in supervisor["ports"]
+        if port not in supervisor.get("available", (port,))
     ]
     if rng.random() < 0.3:
         slots += [
@@ -117,23 +119,23 @@ def _add_old_workers(rng: Random, problem: Problem, tasks: list[int]) -> None:
         problem["assign_type"] = "NEW"
         return
     # a task that the rebalance takes away
-    known = [*tasks, 90_001] if rng.random() < 0.05 else tasks
-    placed = [task for task in known if rng.random() < rng.choice((1.0, 1.0, 0.9))]
+    known_tasks = [*tasks, 90_001] if rng.random() < 0.05 else tasks
+    placed = [task for task in known_tasks if rng.random() < rng.choice((1.0, 1.0, 0.9))]
     old = [
         {
-            "node": each["id"],
-            "host": each["host"],
+            "node": supervisor["id"],
+            "host": supervisor["host"],
             "port": port,
             "tasks": [],
             "memory_bytes": rng.choice((2, 3)) * GIB,
             "cpu": 2,
         }
-        for each, port in slots
+        for supervisor, port in slots
     ]
     step = rng.choice((1, 1, max(1, len(placed) // len(old))))
-    for at, task in enumerate(placed):
-        old[at // step % len(old)]["tasks"].append(task)
-    problem["old_workers"] = old = [each for each in old if each["tasks"]]
+    for index, task in enumerate(placed):
+        old[index // step % len(old)]["tasks"].append(task)
+    problem["old_workers"] = old = [worker for worker in old if worker["tasks"]]
     _add_states(rng, problem, placed, old)
 
 
@@ -147,7 +149,7 @@ def _add_states(rng: Random, problem: Problem, placed: list[int], old: list[Prob
 
 def _add_rarities(rng: Random, problem: Problem) -> None:
     conf = problem["conf"]
-    hosts = sorted({each["host"] for each in problem["supervisors"]})
+    hosts = sorted({supervisor["host"] for supervisor in problem["supervisors"]})
     if rng.random() < 0.2:
         conf["use.old.assignment"] = rng.random() < 0.8
     if rng.random() < 0.15 and hosts:
@@ -168,7 +170,7 @@ def _add_rarities(rng: Random, problem: Problem) -> None:
 
 def _definition(rng: Random, problem: Problem, hosts: list[str]) -> str:
     """A worker as JStorm's client writes it: a JSON text whose values are texts."""
-    parts = [each["id"] for each in problem["topology"]["components"]]
+    parts = [component["id"] for component in problem["topology"]["components"]]
     counts = {
         name: rng.randint(0, 4) for name in rng.sample(parts, rng.randint(1, min(3, len(parts))))
     }
@@ -177,7 +179,7 @@ def _definition(rng: Random, problem: Problem, hosts: list[str]) -> str:
     wanted: Problem = {"componentToNum": json.dumps(counts)}
     if rng.random() < 0.8:
         wanted["hostName"] = rng.choice([*hosts, "elsewhere"])
-    ports = [port for each in problem["supervisors"] for port in each["ports"]] or [0]
+    ports = [port for supervisor in problem["supervisors"] for port in supervisor["ports"]] or [0]
     wanted |= {"port": str(rng.choice((0, rng.choice(ports), 6999))), "cpu": rng.choice(("0", "2"))}
     wanted["mem"] = rng.choice(("0", str(3 * GIB)))
     if rng.random() < 0.2:

@@ -74,17 +74,17 @@ def all_systems(
         )
         return chosen and not any(word.lower() in name.lower() for word in options.skip)
 
-    found = [System(BARE, _everything, bare_loop)]
+    systems = [System(BARE, _everything, bare_loop)]
     lines = list[str]()
     names = {by: f"SparkStorm, 2 workers, {by}" for by in ("rows", "columns")}
     if options.kafka or any(map(is_wanted, names.values())):
         on = opened.enter_context(cluster())
-        found += [System(name, _everything, live(on, by)) for by, name in names.items()]
+        systems += [System(name, _everything, live(on, by)) for by, name in names.items()]
         if options.kafka:
             from sparkstorm.testing.servers import KafkaServer
 
             kafka = opened.enter_context(KafkaServer())
-            found += [
+            systems += [
                 System(f"SparkStorm from Kafka, {by}", "yahoo".__eq__, from_kafka(on, kafka, by))
                 for by in ("rows", "columns")
             ]
@@ -92,15 +92,15 @@ def all_systems(
     for process in served:
         opened.callback(process.close)
     of_replay, of_flink, of_spark = served
-    found += [
+    systems += [
         System(f"SparkStorm replay on Spark, {by}", _everything, replayed(of_replay, by))
         for by in ("rows", "columns")
     ]
-    found.append(System("SparkStorm replay_locally", _everything, replayed_locally))
+    systems.append(System("SparkStorm replay_locally", _everything, replayed_locally))
     workers = (1,) if options.one_jvm else (1, 2)
     if any(map(is_wanted, storm_names(workers))):
         peers, missing = storms(workers)
-        found = found + peers
+        systems = systems + peers
         lines = lines + missing
     makers: list[Callable[[], System]] = [
         partial(flink, of_flink, kind) for kind in ("sql", "datastream")
@@ -109,10 +109,10 @@ def all_systems(
     makers.append(bytewax)
     for make in makers:
         try:
-            found.append(make())
+            systems.append(make())
         except NotHereError as error:
             lines.append(str(error))
-    return [system for system in found if system.name == BARE or is_wanted(system.name)], lines
+    return [system for system in systems if system.name == BARE or is_wanted(system.name)], lines
 
 
 class Rounds:

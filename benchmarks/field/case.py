@@ -121,11 +121,11 @@ def chunks_of(generator: Generator) -> range:
 
 def rows_of(generator: Generator) -> dict[str, list[Row]]:
     """Return all rows by stream, in the order of the events."""
-    found: dict[str, list[Row]] = {stream: [] for stream in generator.streams}
+    rows_by_stream: dict[str, list[Row]] = {stream: [] for stream in generator.streams}
     for number in chunks_of(generator):
         for stream, part in generator.part(number).items():
-            found[stream] += part.rows()
-    return found
+            rows_by_stream[stream] += part.rows()
+    return rows_by_stream
 
 
 class Feed(ReplayableSpout):
@@ -194,20 +194,20 @@ class Feed(ReplayableSpout):
         """
         parts = self._generator.part(number, self._wanted)
         first = number * self._generator.chunk
-        found: list[tuple[str, Any, int]] = []
+        emissions: list[tuple[str, Any, int]] = []
         for stream in self._wanted:
             part = parts[stream]
             if stream not in self._by_column:
-                found += zip(
+                emissions += zip(
                     [stream] * len(part.at), part.rows(), (part.at + first).tolist(), strict=True
                 )
             elif len(part.at):
-                found.append(
+                emissions.append(
                     (stream, part.batch(self._generator.streams[stream]), int(part.at[0]) + first)
                 )
         if len(self._wanted) > 1:
-            found.sort(key=_place_of)
-        return found
+            emissions.sort(key=_place_of)
+        return emissions
 
 
 def _place_of(emission: tuple[str, Any, int]) -> int:
@@ -288,10 +288,10 @@ def counted(rows: Iterable[Row]) -> Answer:
 
 def over_tasks(state: Mapping[Any, Any]) -> Answer:
     """Return the state of Sums over all tasks."""
-    found: Answer = {}
+    answer: Answer = {}
     for (name, _), amount in state.items():
-        found[name] = found.get(name, 0) + amount
-    return found
+        answer[name] = answer.get(name, 0) + amount
+    return answer
 
 
 def plain(state: Mapping[Any, Any]) -> Answer:
@@ -332,10 +332,10 @@ class Case:
         return {f"events:{stream}": rows[stream] for stream in self.streams}
 
 
-def difference(found: Answer, expected: Answer) -> str:
+def difference(answer: Answer, expected: Answer) -> str:
     """Return "" for equal answers, else how many keys differ and the first of them."""
-    wrong = [key for key in {**expected, **found} if found.get(key) != expected.get(key)]
+    wrong = [key for key in {**expected, **answer} if answer.get(key) != expected.get(key)]
     if not wrong:
         return ""
     first = min(wrong, key=repr)
-    return f"{len(wrong)} of {len(expected)} keys differ; {first!r} is {found.get(first)!r}, not {expected.get(first)!r}"
+    return f"{len(wrong)} of {len(expected)} keys differ; {first!r} is {answer.get(first)!r}, not {expected.get(first)!r}"

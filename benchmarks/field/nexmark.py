@@ -134,16 +134,16 @@ class Nexmark:
         come last out of the chunk's chance, so those before them stay the same.
         """
         first = number * self.chunk
-        at = np.arange(min(self.chunk, self.events - first))
-        rest = at % EPOCH
+        offsets = np.arange(min(self.chunk, self.events - first))
+        rest = offsets % EPOCH
         random = np.random.default_rng([self.seed, number])
         chosen = {"person": rest < 1, "auction": (rest >= 1) & (rest < 4), "bid": rest >= 4}
         makers = {"person": self._persons, "auction": self._auctions, "bid": self._bids}
-        found: dict[str, Part] = {}
+        part_by_kind: dict[str, Part] = {}
         for kind in KINDS[: 1 + max(map(KINDS.index, wanted))]:
-            places = at[chosen[kind]]
-            found[kind] = Part(places, makers[kind](first + places, random))
-        return found
+            places = offsets[chosen[kind]]
+            part_by_kind[kind] = Part(places, makers[kind](first + places, random))
+        return part_by_kind
 
     def _time(self, n: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         time: np.ndarray[Any, Any] = BASE_MS + n * 1000 // self.per_second
@@ -209,18 +209,18 @@ class Nexmark:
 
 
 def _prices(random: np.random.Generator, size: int) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = np.rint(10 ** (6 * random.random(size)) * 100).astype(np.int64)
-    return found
+    prices: np.ndarray[Any, Any] = np.rint(10 ** (6 * random.random(size)) * 100).astype(np.int64)
+    return prices
 
 
 def _active(n: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[Any, Any]:
     """Return persons among the last that came, or a few ahead of them."""
     people = n // EPOCH + 1
     active = np.minimum(people, ACTIVE)
-    found: np.ndarray[Any, Any] = (
+    numbers: np.ndarray[Any, Any] = (
         people - active + (random.random(len(n)) * (active + AHEAD)).astype(np.int64)
     )
-    return found
+    return numbers
 
 
 @functools.cache
@@ -386,9 +386,9 @@ class TenthCategoryColumns(ColumnBolt):
         self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
     ) -> None:
         """Filter."""
-        found = batch.filter(pc.equal(batch["category"], FIRST_CATEGORY))
+        matching = batch.filter(pc.equal(batch["category"], FIRST_CATEGORY))
         collector.emit_batch(
-            pa.RecordBatch.from_arrays([found["seller"], found["id"]], list(self.outputs))
+            pa.RecordBatch.from_arrays([matching["seller"], matching["id"]], list(self.outputs))
         )
 
 
@@ -408,11 +408,11 @@ class LocalItems(StatefulBolt):
                 collector.emit((*person, auction))
         else:
             id, auction = tup.values
-            kept, waiting = self.state.get(id, (None, ()))
-            if kept is None:
+            stored, waiting = self.state.get(id, (None, ()))
+            if stored is None:
                 self.state.put(id, [None, [*waiting, auction]])
             else:
-                collector.emit((*kept, auction))
+                collector.emit((*stored, auction))
 
 
 def _local_items(persons: Any, auctions: Any) -> Wire:
@@ -496,18 +496,20 @@ class Closing(TimedBolt):
         if tup.component == "openings":
             auction, time, expires, category = tup.values
             early = self.state.get(-auction, ())
-            best = max((price for at, price in early if time <= at <= expires), default=None)
+            best = max(
+                (price for bid_time, price in early if time <= bid_time <= expires), default=None
+            )
             self.state.put(auction, [time, expires, category, best])
             self.timers.set_event_timer(auction, expires + 1)
             if early:
                 self.state.delete(-auction)
             return
         auction, time, price = tup.values
-        kept = self.state.get(auction)
-        if kept is None:
+        stored = self.state.get(auction)
+        if stored is None:
             self.state.put(-auction, [*self.state.get(-auction, ()), [time, price]])
-        elif kept and kept[0] <= time <= kept[1] and (kept[3] is None or price > kept[3]):
-            self.state.put(auction, [*kept[:3], price])
+        elif stored and stored[0] <= time <= stored[1] and (stored[3] is None or price > stored[3]):
+            self.state.put(auction, [*stored[:3], price])
 
     def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
         """Close an auction."""
@@ -551,12 +553,12 @@ def _averages_answer(rows: Mapping[str, Sequence[Row]]) -> Answer:
         opened = auctions.get(auction)
         if opened is not None and opened[5] <= time <= opened[6]:
             best[auction] = max(price, best.get(auction, 0))
-    found: Answer = {}
+    answer: Answer = {}
     for auction, price in best.items():
         category = auctions[auction][8]
-        found[category, "sum"] = found.get((category, "sum"), 0) + price
-        found[category, "n"] = found.get((category, "n"), 0) + 1
-    return found
+        answer[category, "sum"] = answer.get((category, "sum"), 0) + price
+        answer[category, "n"] = answer.get((category, "n"), 0) + 1
+    return answer
 
 
 # -- q5 hot items ----------------------------------------------------------------------------------
@@ -659,11 +661,13 @@ def _hot_items_answer(rows: Mapping[str, Sequence[Row]]) -> Answer:
         first_end = time // SLIDE_MS * SLIDE_MS + SLIDE_MS
         for end in range(first_end, first_end + WINDOW_MS, SLIDE_MS):
             counts[end][auction] += 1
-    found = []
+    hot_items = []
     for end, by_auction in counts.items():
         most = max(by_auction.values())
-        found += [(auction, most, end - 1) for auction, num in by_auction.items() if num == most]
-    return counted(found)
+        hot_items += [
+            (auction, most, end - 1) for auction, num in by_auction.items() if num == most
+        ]
+    return counted(hot_items)
 
 
 # -- q7 highest bid --------------------------------------------------------------------------------

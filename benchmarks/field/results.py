@@ -54,7 +54,7 @@ class Results:
             stamp = datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y%m%d-%H%M%S")
             path.rename(path.with_name(f"{path.stem}-{stamp}{path.suffix}"))
         if path.exists():
-            self.runs = [Measured(**found) for found in _lines(path) if "case" in found]
+            self.runs = [Measured(**record) for record in _lines(path) if "case" in record]
             if not path.read_text().endswith("\n"):  # cut by an interruption
                 self._write("\n")
         self._is_begun = False
@@ -79,8 +79,8 @@ class Results:
                 return True
         return False
 
-    def _append(self, found: Mapping[str, Any]) -> None:
-        self._write(json.dumps(found) + "\n")
+    def _append(self, record: Mapping[str, Any]) -> None:
+        self._write(json.dumps(record) + "\n")
 
     def _write(self, text: str) -> None:
         with self.path.open("a") as file:
@@ -123,10 +123,10 @@ Cells = Mapping[tuple[str, str], Sequence[Measured]]
 
 def cells_of(runs: Sequence[Measured]) -> dict[tuple[str, str], list[Measured]]:
     """Return runs by case and system."""
-    found: dict[tuple[str, str], list[Measured]] = {}
+    runs_by_cell: dict[tuple[str, str], list[Measured]] = {}
     for run in runs:
-        found.setdefault((run.case, run.system), []).append(run)
-    return found
+        runs_by_cell.setdefault((run.case, run.system), []).append(run)
+    return runs_by_cell
 
 
 def of_bare(cells: Cells, runs: Sequence[Measured]) -> float | None:
@@ -194,8 +194,8 @@ def _cpu(runs: Sequence[Measured]) -> float:
 
 
 def _latency(runs: Sequence[Measured], name: str) -> str:
-    found = [value for run in runs if (value := getattr(run, name)) is not None]
-    return f"{statistics.median(found):.1f}" if found else "-"
+    values = [value for run in runs if (value := getattr(run, name)) is not None]
+    return f"{statistics.median(values):.1f}" if values else "-"
 
 
 def _three_digits(number: float) -> str:

@@ -79,10 +79,10 @@ class Served:
                 process.stdin.flush()
             for line in process.stdout:
                 if line.startswith(MARK):
-                    found: Mapping[str, Any] = json.loads(line.removeprefix(MARK))
-                    if "failed" in found:
-                        raise PeerFailedError(str(found["failed"]))
-                    return found
+                    answer: Mapping[str, Any] = json.loads(line.removeprefix(MARK))
+                    if "failed" in answer:
+                        raise PeerFailedError(str(answer["failed"]))
+                    return answer
         finally:
             timer.cancel()
         process.wait()

@@ -246,7 +246,7 @@ def replayed_locally(work: Work) -> Took:
     )
     began = time.perf_counter()
     used = time.process_time()
-    found = replay_locally(
+    result = replay_locally(
         work.case.topology(work.generator, "rows"),
         work.case.inputs(work.rows),
         partitions=TASKS,
@@ -255,7 +255,7 @@ def replayed_locally(work: Work) -> Took:
     return Took(
         time.perf_counter() - began,
         time.process_time() - used,
-        work.case.read(found.states[RESULT]),
+        work.case.read(result.states[RESULT]),
     )
 
 
@@ -273,8 +273,8 @@ def replayed(process: Served, by: str) -> Callable[[Work], Took]:
 
 
 def _served(process: Served, kind: str, work: Work) -> Took:
-    found = process.run(kind, work.case.name, work.folder)
-    return Took(found["seconds"], found["cpu"], answer_of(found["answer"]))
+    answer = process.run(kind, work.case.name, work.folder)
+    return Took(answer["seconds"], answer["cpu"], answer_of(answer["answer"]))
 
 
 def answer_of(pairs: Sequence[Sequence[Any]]) -> Answer:
@@ -355,11 +355,11 @@ def _run_bytewax(work: Work) -> Took:
 def _answer_of_bytewax(case: str, parts: Sequence[tuple[Any, Any]]) -> Answer:
     if case == "yahoo":
         return _windows_of(dict(parts))
-    found: Answer = {}
+    answer: Answer = {}
     for key, value in parts:
-        known = tuple(key) if isinstance(key, list) else key
-        found[known] = found.get(known, 0) + value
-    return found
+        plain_key = tuple(key) if isinstance(key, list) else key
+        answer[plain_key] = answer.get(plain_key, 0) + value
+    return answer
 
 
 def _windows_of(counts: Mapping[str, int]) -> Answer:
@@ -376,21 +376,25 @@ def storms(workers: Sequence[int]) -> tuple[list[System], list[str]]:
     """
     lines = []
     path = ""
-    found = ""
-    for found in STORM_VERSIONS:
+    storm_version = ""
+    for storm_version in STORM_VERSIONS:
         try:
-            path = class_path(found)
+            path = class_path(storm_version)
             break
         except (SystemExit, subprocess.CalledProcessError) as error:
-            lines.append(f"Storm {found}: not here; {error}")
+            lines.append(f"Storm {storm_version}: not here; {error}")
     if not path:
         return [], lines
-    return [_storm(path, found, *way) for way in _ways(workers)], lines
+    return [_storm(path, storm_version, *way) for way in _ways(workers)], lines
 
 
 def storm_names(workers: Sequence[int]) -> list[str]:
     """Return the names of the ways of all versions, without looking for one."""
-    return [_storm_name(each, *way) for each in STORM_VERSIONS for way in _ways(workers)]
+    return [
+        _storm_name(storm_version, *way)
+        for storm_version in STORM_VERSIONS
+        for way in _ways(workers)
+    ]
 
 
 def _ways(workers: Sequence[int]) -> list[tuple[str, str, int]]:

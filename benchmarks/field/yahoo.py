@@ -62,7 +62,7 @@ class Yahoo:
     def part(self, number: int, wanted: Sequence[str] = ()) -> Mapping[str, Part]:
         """Return a chunk's rows by stream."""
         first = number * self.chunk
-        at = np.arange(min(self.chunk, self.events - first))
+        offsets = np.arange(min(self.chunk, self.events - first))
         random = np.random.default_rng([self.seed, number])
         pools = _pools(self.seed)
         pieces: list[Any] = []
@@ -70,15 +70,15 @@ class Yahoo:
             pieces += [
                 f'"{field}": "',
                 pools[field].array.take(
-                    pa.array(random.integers(0, len(pools[field].objects), len(at)))
+                    pa.array(random.integers(0, len(pools[field].objects), len(offsets)))
                 ),
                 '", ',
             ]
-        times = pa.array(BASE_MS + (first + at) * 1000 // self.per_second).cast(pa.string())
+        times = pa.array(BASE_MS + (first + offsets) * 1000 // self.per_second).cast(pa.string())
         line = pc.binary_join_element_wise(
             "{", *pieces, '"event_time": "', times, '", "ip_address": "1.2.3.4"}', ""
         )
-        return {"ad": Part(at, [line])}
+        return {"ad": Part(offsets, [line])}
 
 
 def campaign_by_ad(seed: int) -> dict[str, str]:
@@ -86,7 +86,7 @@ def campaign_by_ad(seed: int) -> dict[str, str]:
     pools = _pools(seed)
     campaigns = pools["campaign"].objects.tolist()
     ads = pools["ad_id"].objects.tolist()
-    return {ad: campaigns[place // ADS_EACH] for place, ad in enumerate(ads)}
+    return {ad: campaigns[index // ADS_EACH] for index, ad in enumerate(ads)}
 
 
 @functools.cache
@@ -163,8 +163,8 @@ class DeserializeColumns(ColumnBolt):
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
             pyarrow.json.ParseOptions(explicit_schema=schema),
         )
-        for each in parsed.select(list(FIELDS)).to_batches():
-            collector.emit_batch(each)
+        for parsed_batch in parsed.select(list(FIELDS)).to_batches():
+            collector.emit_batch(parsed_batch)
 
 
 class ViewColumns(ColumnBolt):

@@ -67,9 +67,9 @@ class Kept(StatelessSinkPartition):
         self._found = {}
 
     def write_batch(self, items):
-        found = self._found
+        value_by_key = self._found
         for key, value in items:
-            found[key] = value if IS_LAST_WINS else found.get(key, 0) + value
+            value_by_key[key] = value if IS_LAST_WINS else value_by_key.get(key, 0) + value
 
     def close(self):
         cpu = time.process_time() - BEGAN["cpu"]
@@ -98,9 +98,9 @@ def weighed(row):
     return [("rows", 1), ("sum", mixed if type(mixed) is int else int(mixed * 1000))]
 
 
-def clock(place):
+def clock(index):
     """Event time of values that have it in milliseconds at a place."""
-    return win.EventClock(lambda value: EPOCH + timedelta(milliseconds=value[place]), WAIT)
+    return win.EventClock(lambda value: EPOCH + timedelta(milliseconds=value[index]), WAIT)
 
 
 def tumbling():
@@ -111,7 +111,7 @@ def best(one, other):
     """Put together two of (greatest number, its rows)."""
     if one[0] == other[0]:
         return one[0], one[1] + other[1]
-    return max(one, other, key=lambda each: each[0])
+    return max(one, other, key=lambda item: item[0])
 
 
 def hottest(bids):
@@ -124,14 +124,14 @@ def hottest(bids):
     by_window = op.map(
         "by window", counts.down, lambda pair: (str(pair[1][0]), (pair[1][1], [int(pair[0])]))
     )
-    found = op.reduce_final("hottest", by_window, best)
+    best_bids = op.reduce_final("hottest", by_window, best)
 
     def rows(pair):
         last_ms = int(pair[0]) * SLIDE_MS + WINDOW_MS - 1
         num, auctions = pair[1]
         return [((auction, num, last_ms), 1) for auction in auctions]
 
-    return op.flat_map("rows", found, rows)
+    return op.flat_map("rows", best_bids, rows)
 
 
 def highest(bids):
@@ -143,18 +143,20 @@ def highest(bids):
         clock(3),
         tumbling(),
         lambda: (0, []),
-        lambda found, row: best(found, (row[2], [row])) if row[2] >= found[0] else found,
+        lambda best_so_far, row: (
+            best(best_so_far, (row[2], [row])) if row[2] >= best_so_far[0] else best_so_far
+        ),
         best,
         ordered=False,
     )
     by_window = op.map("by window", halves.down, lambda pair: (str(pair[1][0]), pair[1][1]))
-    found = op.reduce_final("highest", by_window, best)
+    best_bids = op.reduce_final("highest", by_window, best)
 
     def rows(pair):
         last_ms = int(pair[0]) * WINDOW_MS + WINDOW_MS - 1
         return [((*bid, last_ms), 1) for bid in pair[1][1]]
 
-    return op.flat_map("rows", found, rows)
+    return op.flat_map("rows", best_bids, rows)
 
 
 def new_users(persons, auctions):

@@ -29,10 +29,10 @@ def cpu_seconds() -> float:
         rest = text[text.rindex(")") + 2 :].split()
         stats[int(path.parent.name)] = (int(rest[1]), sum(map(int, rest[11:15])))
     total = 0
-    found = {os.getpid()}
-    while found:
-        total += sum(stats[pid][1] for pid in found if pid in stats)
-        found = {pid for pid, (parent, _) in stats.items() if parent in found}
+    pids = {os.getpid()}
+    while pids:
+        total += sum(stats[pid][1] for pid in pids if pid in stats)
+        pids = {pid for pid, (parent, _) in stats.items() if parent in pids}
     return total / TICKS
 
 
@@ -59,8 +59,8 @@ def serve(run: Callable[[str, str, str], Mapping[Any, Any]], collect: Callable[[
         _say({"seconds": seconds, "cpu": cpu_seconds() - cpu, "answer": pairs})
 
 
-def _say(found: Mapping[str, Any]) -> None:
-    print(MARK + json.dumps(found), flush=True)
+def _say(record: Mapping[str, Any]) -> None:
+    print(MARK + json.dumps(record), flush=True)
 
 
 def _cause(error: Exception) -> str:

@@ -58,8 +58,8 @@ def in_sql(env, case, folder):
             )
     # by Arrow batches: `collect` of PyFlink asks the JVM several times for each row, which took 78 of
     # the 85 s of q2. Retracted rows are taken away by the JVM
-    found = env.sql_query(FLINK[case]).to_pandas()
-    columns = [found[name].tolist() for name in found.columns]
+    frame = env.sql_query(FLINK[case]).to_pandas()
+    columns = [frame[name].tolist() for name in frame.columns]
     return list(Counter(zip(*columns, strict=True)).items())
 
 
@@ -135,9 +135,9 @@ def _highest(bids):
     halves = timed.key_by(lambda row: row[1] % 2).window(
         TumblingEventTimeWindows.of(Time.seconds(10))
     )
-    found = halves.aggregate(Highest(), OfWindow())
-    whole = found.key_by(lambda each: each[0]).reduce(_best)
-    return whole.flat_map(lambda each: [(*row, each[0]) for row in each[2]])
+    partial = halves.aggregate(Highest(), OfWindow())
+    merged = partial.key_by(lambda row: row[0]).reduce(_best)
+    return merged.flat_map(lambda merged_row: [(*row, merged_row[0]) for row in merged_row[2]])
 
 
 class Highest(AggregateFunction):
@@ -204,8 +204,8 @@ def in_datastream(case, folder):
     else:
         rows = lines.map(lambda line: line, Types.STRING()).map(lambda line: ("tuples", 1))
         rows = rows.key_by(lambda pair: pair[0]).reduce(lambda a, b: (a[0], a[1] + b[1]))
-    with rows.execute_and_collect() as found:
-        return [(tuple(row), times) for row, times in Counter(map(tuple, found)).items()]
+    with rows.execute_and_collect() as results:
+        return [(tuple(row), times) for row, times in Counter(map(tuple, results)).items()]
 
 
 def in_table(case, folder):

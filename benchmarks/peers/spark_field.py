@@ -43,7 +43,7 @@ def views(spark, folder, case, streams):
 
 def streamed(spark, case):
     """Run a case as a stream that ends with its files; return its last rows."""
-    found = []
+    collected = []
 
     def take(frame, _):
         if case in BATCH_PART:
@@ -53,9 +53,9 @@ def streamed(spark, case):
             frame = frame.sparkSession.sql(BATCH_PART[case])
         rows = [tuple(row) for row in frame.collect()]
         if STREAMED[case] == "complete":
-            found[:] = rows
+            collected[:] = rows
         else:
-            found.extend(rows)
+            collected.extend(rows)
         if case in BATCH_PART:
             frame.sparkSession.table("c").unpersist()
 
@@ -67,7 +67,7 @@ def streamed(spark, case):
         .start()
     )
     query.awaitTermination()
-    return found
+    return collected
 
 
 def main():

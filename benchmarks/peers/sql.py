@@ -100,16 +100,16 @@ FLINK = {
 
 def answer_of(name, rows):
     """Return rows of a query, as (tuple, times) pairs, in the form of the case's answer."""
-    found = {}
+    answer = {}
     for row, times in rows:
         if name in ("nexmark q0", "nexmark q1"):
-            found = {"rows": row[0], "sum": int(row[1] * (1000 if name.endswith("1") else 1))}
+            answer = {"rows": row[0], "sum": int(row[1] * (1000 if name.endswith("1") else 1))}
         elif name == "nexmark q4":
-            found[row[0], "sum"], found[row[0], "n"] = int(row[1]), row[2]
+            answer[row[0], "sum"], answer[row[0], "n"] = int(row[1]), row[2]
         elif name == "nexmark q8":
-            found[row] = 1
+            answer[row] = 1
         elif name in ("word count", "id bolt"):
-            found[row[0]] = row[1]
+            answer[row[0]] = row[1]
         else:
-            found[row] = found.get(row, 0) + times
-    return found
+            answer[row] = answer.get(row, 0) + times
+    return answer

@@ -48,10 +48,10 @@ def compare_words(
                     "topology.acker.executors": workers,
                     "topology.max.spout.pending": 5_000,
                 }
-                found = run(on, word_count([str(file) for file in files]), conf, "count")
-                if found.state != expected:
+                result = run(on, word_count([str(file) for file in files]), conf, "count")
+                if result.state != expected:
                     raise SystemExit("wrong counts")
-                taken[f"SparkStorm, {workers} worker{'s' * (workers > 1)}"] = found.seconds
+                taken[f"SparkStorm, {workers} worker{'s' * (workers > 1)}"] = result.seconds
             for runner, workers in runners.items():
                 for old in folder.glob("[!01]*"):
                     old.unlink()
@@ -85,11 +85,11 @@ def compare_latency(
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 run_job(path, folder, Job("latency", seconds, workers))
-                found = sorted(
+                latencies = sorted(
                     int(line) / 1000 for line in (folder / "latencies.txt").read_text().split()
                 )
                 figures.setdefault(runner, []).append(
-                    (found[len(found) // 2], found[len(found) * 99 // 100])
+                    (latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100])
                 )
     print(f"\n| 1,000 tuples/s, 3 hops, n = {runs} | p50 ms | p99 ms |\n|---|---|---|")
     for system, rows in figures.items():

@@ -95,12 +95,12 @@ def class_path(version: str = VERSION) -> str:
         ]
         if subprocess.run(command, check=False, capture_output=True).returncode:
             raise SystemExit(f"Maven does not give org.apache.storm:storm-server:{version}")
-    found = jars.read_text().strip()
+    jar_path = jars.read_text().strip()
     subprocess.run(
-        ["javac", "-nowarn", "-d", str(classes), "-cp", found, str(_HERE / "WordCount.java")],
+        ["javac", "-nowarn", "-d", str(classes), "-cp", jar_path, str(_HERE / "WordCount.java")],
         check=True,
     )
-    return f"{classes}:{found}"
+    return f"{classes}:{jar_path}"
 
 
 def phases(folder: Path) -> list[float]:
@@ -117,9 +117,9 @@ def phases(folder: Path) -> list[float]:
             [row for row in rows if row[0] == phase] for phase in sorted({row[0] for row in rows})
         ]
         return [
-            (max(r[3] for r in each) - min(r[2] for r in each)) / 1000
-            for each in ended
-            if len(each) == tasks
+            (max(r[3] for r in records) - min(r[2] for r in records)) / 1000
+            for records in ended
+            if len(records) == tasks
         ]
     return []
 
@@ -128,11 +128,11 @@ def counted(folder: Path) -> dict[str, int]:
     """Return what bolts have counted over all tasks and phases so far; they write it once a
     second.
     """
-    found: dict[str, int] = {}
+    count_by_word: dict[str, int] = {}
     for file in folder.glob("counts-*.tsv"):
         for key, count in (line.split("\t") for line in file.read_text().splitlines()):
-            found[key] = found.get(key, 0) + int(count)
-    return found
+            count_by_word[key] = count_by_word.get(key, 0) + int(count)
+    return count_by_word
 
 
 Watch = Callable[[int], None]
@@ -145,12 +145,12 @@ def _settled(folder: Path, is_whole: Callable[[dict[str, int]], bool]) -> None:
     before: dict[str, int] = {}
     for _ in range(20):
         for _ in range(11):
-            if is_whole(found := counted(folder)):
+            if is_whole(counts := counted(folder)):
                 return
             time.sleep(0.2)
-        if found and found == before:
+        if counts and counts == before:
             return
-        before = found
+        before = counts
 
 
 def wait_for(
@@ -247,8 +247,16 @@ def storm_cluster(path: str, slots: int) -> Iterator[list[str]]:
         contextlib.ExitStack() as opened,
     ):
         home = Path(name)
-        for each in ("lib-worker", "extlib", "extlib-daemon", "conf", "log4j2", "logs", "state"):
-            (home / each).mkdir()
+        for folder_name in (
+            "lib-worker",
+            "extlib",
+            "extlib-daemon",
+            "conf",
+            "log4j2",
+            "logs",
+            "state",
+        ):
+            (home / folder_name).mkdir()
         for jar in path.split(":")[1:]:
             (home / "lib-worker" / Path(jar).name).symlink_to(jar)
         _write_settings(home, zk_port, thrift_port, supervisor_port, slot_ports)
