@@ -14,7 +14,7 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,12 @@ Changes = tuple[Sequence[Any], Sequence[Any]]
 
 
 class ThreadedBolt(OnThread, Bolt):
-    """A Bolt for the loop around user code that runs on its own thread."""
+    """A Bolt for the loop around user code that runs on its own thread.
+
+    A Bolt that gathers inputs may have a method `end_turn` and an attribute `has_enough`: its thread
+    calls the former when no row waits for it, or the latter is true. What it emits, acks and fails
+    there counts as calls of any other thread.
+    """
 
     def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None, codec: Codec) -> None:
         self._bolt = bolt
@@ -61,6 +66,7 @@ class ThreadedBolt(OnThread, Bolt):
         self.since_ms: int | None = None  # when the call that the thread is in began
         # in calls that have ended; only the thread writes the former, the loop the latter
         self._busy_ms = self._taken_ms = 0
+        self._end_turn = getattr(bolt, "end_turn", None)
         # A daemon: a call that never returns must not keep the process alive after its last commit.
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
 
@@ -140,6 +146,8 @@ class ThreadedBolt(OnThread, Bolt):
             self.since_ms = began_ms = self._now_ms()
             came = tup.values if self.state is None else fresh(self._codec, tup.values)
             failure = self._execute(tup)
+            if self._end_turn is not None and (self._queue.empty() or self._bolt.has_enough):  # type: ignore[union-attr]
+                self._call_end_turn(self._end_turn)
             self.since_ms = None
             self._busy_ms += self._now_ms() - began_ms
             changes = None
@@ -193,6 +201,17 @@ class ThreadedBolt(OnThread, Bolt):
         # Any error (a cancelled coroutine's too): without its thread the bolt would hang for ever.
         except BaseException as error:
             return failure_of(error)
+
+    def _call_end_turn(self, end_turn: Callable[[], None]) -> None:
+        """Call it before the outcome of the last row is posted: until then the bolt is busy."""
+        # The calls are posted one by one: with the outcome of one input, an emission that its
+        # grouping refuses would take those for all other inputs back, and their acks.
+        self._recorder.thread = 0
+        try:
+            end_turn()
+        except BaseException as error:
+            self._runner.report_error(describe_error(error))
+        self._recorder.thread = threading.get_ident()
 
     def _take_in(
         self, tup: Tuple, failure: Failure | None, calls: Calls, changes: Changes | None, seen: int
