@@ -231,7 +231,7 @@ def test_readme_shows_the_files_of_its_example() -> None:
         ("connectors", 1),
         ("failures", 0),
         ("howto", 7),
-        ("joins", 3),
+        ("joins", 4),
         ("porting", 1),
         ("testing", 2),
         ("windows", 0),

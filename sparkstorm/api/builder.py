@@ -367,15 +367,18 @@ def _check_batch_types(topology: Topology) -> None:
 
 
 def _check_sink_fields(topology: Topology) -> None:
-    """Refuse an input of a sink without a field that it writes: each of its rows would fail."""
+    """Refuse an input of a sink without a field that it writes, or of a ready bolt without one that
+    it reads: each of its rows would fail.
+    """
     for bolt in topology.bolts:
-        if not isinstance(bolt.instance, TransactionalSink):
-            continue
+        is_sink = isinstance(bolt.instance, TransactionalSink)
+        wanted = getattr(bolt.instance, "input_fields" if is_sink else "_input_fields", ())
         for source in bolt.inputs:
             fields = topology.components[source.component].streams[source.stream].fields
-            if missing := [name for name in bolt.instance.input_fields if name not in fields]:
+            if missing := [name for name in wanted if name not in fields]:
+                verb = "writes" if is_sink else "reads"
                 raise InvalidTopologyError(
-                    f"component '{bolt.id}' writes the field '{missing[0]}', which stream '{source.stream}' of "
+                    f"component '{bolt.id}' {verb} the field '{missing[0]}', which stream '{source.stream}' of "
                     f"'{source.component}' does not have: it declares {', '.join(fields) or 'none'}"
                 )
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sparkstorm.connectors.http_sink import HttpSink as HttpSink
     from sparkstorm.connectors.kafka import KafkaSource as KafkaSource
     from sparkstorm.connectors.kafka_sink import KafkaSink as KafkaSink
+    from sparkstorm.connectors.lookups import HttpLookup as HttpLookup
+    from sparkstorm.connectors.lookups import RedisLookup as RedisLookup
+    from sparkstorm.connectors.lookups import SqlLookup as SqlLookup
     from sparkstorm.connectors.redis_streams import RedisSink as RedisSink
     from sparkstorm.connectors.redis_streams import RedisSource as RedisSource
     from sparkstorm.connectors.simple import Console as Console
@@ -40,6 +43,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "sparkstorm.connectors.http_sink": ["HttpSink"],
         "sparkstorm.connectors.kafka": ["KafkaSource"],
         "sparkstorm.connectors.kafka_sink": ["KafkaSink"],
+        "sparkstorm.connectors.lookups": ["HttpLookup", "RedisLookup", "SqlLookup"],
         "sparkstorm.connectors.redis_streams": ["RedisSink", "RedisSource"],
         "sparkstorm.connectors.simple": ["Console", "Rate"],
         "sparkstorm.connectors.spark": ["SparkSink", "SparkSource"],

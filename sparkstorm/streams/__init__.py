@@ -30,6 +30,7 @@ from sparkstorm.streams.chain import (
 )
 from sparkstorm.streams.interval_join import IntervalJoinBolt
 from sparkstorm.streams.keyed_join import KeyedJoin
+from sparkstorm.streams.lookup import LookupBolt, LookupSource
 
 __all__ = [
     "AsOfJoinBolt",
@@ -37,6 +38,8 @@ __all__ = [
     "IntervalJoinBolt",
     "KeyedJoin",
     "KeyedStream",
+    "LookupBolt",
+    "LookupSource",
     "MapBolt",
     "Stream",
     "StreamStep",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ from sparkstorm.common.model.topology import Stream as TopologyStream
 from sparkstorm.streams.as_of_join import AsOfJoinBolt
 from sparkstorm.streams.interval_join import IntervalJoinBolt
 from sparkstorm.streams.keyed_join import Kind
+from sparkstorm.streams.lookup import Fetch, LookupBolt
+from sparkstorm.streams.names import unknown_field
 
 Function = Callable[..., Any]
 Field = str | Mapping[str, str]  # a name, or, alone, types by name
@@ -143,6 +145,28 @@ class Stream:
         streams = (self, *others)
         pairs = [pair for one in streams for pair in _pairs(one.steps, one.streams)]
         return Stream(tuple(step for step, _ in pairs), tuple(name for _, name in pairs))
+
+    def look_up(
+        self,
+        fetch: Fetch,
+        *,
+        key: str | Sequence[str],
+        add: Any,
+        name: str = "look_up",
+        parallelism: int = 1,
+        **options: Any,
+    ) -> Stream:
+        """Add values that are looked up by key to all fields; see `LookupBolt`, whose options these
+        are.
+        """
+        kept = self._fields(f"component '{name}': a look-up")
+        for field_name in (key,) if isinstance(key, str) else key:
+            if field_name not in kept:
+                raise InvalidTopologyError(
+                    f"component '{name}': the key has {unknown_field(field_name, self.steps[0].name, kept)}"
+                )
+        bolt = LookupBolt(fetch, key, keep=kept, add=add, **options)
+        return self._then(name, bolt, parallelism)
 
     def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
         """Send the stream through any bolt; options are those of `set_bolt`."""

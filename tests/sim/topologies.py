@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from sparkstorm.api import (
     Window,
 )
 from sparkstorm.common.model.topology import Topology
-from sparkstorm.streams import AsOfJoinBolt, IntervalJoinBolt
+from sparkstorm.streams import AsOfJoinBolt, IntervalJoinBolt, LookupBolt
 from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject, TargetSink
 from tests.topologies import Count, Split
 
@@ -387,6 +387,49 @@ def stream_joins(numbers: int = 20) -> Case:
     return Case(builder.build(), spout, "sums", dict(wanted), numbers)
 
 
+def squares(keys: Sequence[int]) -> dict[int, int]:
+    """A look-up that has no odd key; every third call fails."""
+    squares.calls += 1  # type: ignore[attr-defined]
+    if squares.calls % 3 == 1:  # type: ignore[attr-defined]
+        raise ConnectionError("away")
+    return {key: key * key for key in keys if key % 2 == 0}
+
+
+squares.calls = 0  # type: ignore[attr-defined]
+
+
+class Squared(BasicBolt):
+    """A row for `Sums` of what was looked up."""
+
+    outputs = ("window", "sum")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        square = tup["square"]
+        collector.emit(("missing", 1) if square is None else (f"square {square}", tup["number"]))
+
+
+def look_ups(numbers: int = 20) -> Case:
+    """spout x2 -> look-up x2, on threads and with calls that fail -> sums."""
+    spout, builder = FeederSpout(["number"]), TopologyBuilder()
+    builder.set_spout("spout", spout, 2)
+    bolt = LookupBolt(squares, "number", keep=["number"], add=["square"], batch=3)
+    builder.set_bolt("look_up", bolt, 2).shuffle_grouping("spout")
+    builder.set_bolt("squared", Squared(), inputs="look_up")
+    builder.set_bolt("sums", Sums()).global_grouping("squared")
+    wanted = Counter[str]()
+    for n in range(numbers):
+        spout.feed([n % 8])
+        wanted.update({"missing": 1} if n % 2 else {f"square {(n % 8) ** 2}": n % 8})
+    return Case(
+        builder.build(),
+        spout,
+        "sums",
+        dict(wanted),
+        numbers,
+        {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
+    )
+
+
 class Batch(Stateful, Bolt):
     """Gathers inputs and sums them at a tick: acks come epochs later, state is put only then."""
 
@@ -516,7 +559,7 @@ def refusing(numbers: int = 12) -> Case:
 CASES: dict[str, Callable[..., Case]] = {
     "word_count": word_count, "fan_out_fan_in": fan_out_fan_in, "flaky": flaky, "batching": batching, "loop": loop,
     "wide": wide, "refusing": refusing, "to_target": to_target, "flaky_windows": flaky_windows,
-    "stream_joins": stream_joins,
+    "stream_joins": stream_joins, "look_ups": look_ups,
 }  # fmt: skip
 
 

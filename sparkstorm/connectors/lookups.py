@@ -1,0 +1,344 @@
+"""SqlLookup, HttpLookup and RedisLookup: where `sparkstorm.streams.LookupBolt` finds values."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.connectors.patience import (
+    Secret,
+    database_url,
+    is_of_values,
+    make_engine,
+    plain_name,
+    require_lasting_sql,
+    sql_reason,
+    without_password,
+)
+from sparkstorm.connectors.redis_streams import connect
+
+Fields = Sequence[str] | Mapping[str, str]
+_MISSING_STATUS = 404
+_MOST_BYTES = 1 << 20  # of an answer: one that is larger is no row
+
+
+class SqlLookup:
+    """Look-up in a table, or by a query, of any database that SQLAlchemy supports.
+
+    `key` names the table's columns of the key (the bolt's key fields have their values), and the
+    columns of the fields that are looked up have their names, unless `columns` gives other ones by
+    field. A `query` in place of the table selects the key first, then the fields:
+    `SELECT name, country FROM users WHERE name IN :keys`. A row of a key with several rows is any
+    of them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str = "",
+        key: str | Sequence[str] = (),
+        *,
+        columns: Mapping[str, str] | None = None,
+        query: str = "",
+        schema: str | None = None,
+        password_file: str | None = None,
+        password_env: str | None = None,
+    ) -> None:
+        self._url = database_url(url, "SqlLookup")
+        self._secret = Secret("SqlLookup", password_file, password_env)
+        self._key = (key,) if isinstance(key, str) else tuple(key)
+        self._columns = dict(columns or {})
+        self._query = query
+        self._schema = schema
+        if bool(table) == bool(query) or (table and not self._key):
+            raise InvalidConfigError(
+                "SqlLookup: name a table and the columns of its key, or a query; not both"
+            )
+        if query and ":keys" not in query:
+            raise InvalidConfigError(
+                f"SqlLookup: the query {show(query)} asks for no keys: it needs WHERE ... IN :keys"
+            )
+        self._table = plain_name(table, "SqlLookup") if table else ""
+
+    def open(self, fields: Fields, context: TopologyContext) -> None:
+        """Connect to nothing yet."""
+        self._fields = list(fields)
+        self._where = f"{'table ' + self._table if self._table else 'the query'} at {self._url}"
+        self._engine: Any = None
+        self._statement: Any = None
+
+    def fetch(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
+        """Return the fields of the keys that are there; a key that the database refuses has its
+        error.
+        """
+        from sqlalchemy import exc
+
+        try:
+            return self._select(keys)
+        # of the conversion of a value, before the database was asked
+        except (OverflowError, TypeError) as error:
+            reason = str(error)
+        except exc.SQLAlchemyError as error:
+            require_lasting_sql(error, self._where)
+            if not is_of_values(error):
+                raise ConnectionError(f"{self._where}: {sql_reason(error)}") from error
+            reason = sql_reason(error)
+        if len(keys) == 1:
+            return {keys[0]: ValueError(f"{self._where}: {reason}")}
+        answers: dict[Any, Any] = {}
+        for key in keys:
+            answers |= self.fetch([key])
+        return answers
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def _select(self, keys: Sequence[Any]) -> dict[Any, Any]:
+        self._engine = self._engine or make_engine(self._url, self._secret)
+        if self._statement is None:
+            self._statement = self._made()
+        size = 1 if not isinstance(keys[0], tuple) else len(keys[0])
+        with self._engine.connect() as connection:
+            rows = connection.execute(self._statement, {"keys": list(keys)}).fetchall()
+        width = size + len(self._fields)
+        if rows and len(rows[0]) != width:
+            raise InvalidConfigError(
+                f"{self._where} gives {len(rows[0])} columns; wanted are the key's {size}, then {', '.join(self._fields)}"
+            )
+        return {row[0] if size == 1 else tuple(row[:size]): tuple(row[size:]) for row in rows}
+
+    def _made(self) -> Any:
+        import sqlalchemy as sa
+
+        keys: Any = sa.bindparam("keys", expanding=True)
+        if self._query:
+            return sa.text(self._query).bindparams(keys)
+        names = [self._columns.get(name, name) for name in self._fields]
+        table = sa.table(
+            self._table, *map(sa.column, dict.fromkeys([*self._key, *names])), schema=self._schema
+        )
+        by = [table.c[name] for name in self._key]
+        key = by[0] if len(by) == 1 else sa.tuple_(*by)
+        return sa.select(*by, *(table.c[name] for name in names)).where(key.in_(keys))
+
+
+class RedisLookup:
+    """Look-up in a Redis of the user's: `pattern`, as "user:{}", makes the name of a key.
+
+    The fields that are looked up are those of a hash; with `text=True` the only one is the text
+    under the key. Values are text, or what the field's type says: bigint, double, boolean. A key of
+    several fields fills as many places.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        pattern: str,
+        *,
+        text: bool = False,
+        password_file: str | None = None,
+        password_env: str | None = None,
+    ) -> None:
+        self._url = without_password(url, "RedisLookup")
+        self._secret = Secret("RedisLookup", password_file, password_env)
+        _check_pattern("RedisLookup", pattern)
+        self._pattern = pattern
+        self._is_text = text
+
+    def open(self, fields: Fields, context: TopologyContext) -> None:
+        """Connect to nothing yet."""
+        self._fields = list(fields)
+        types = fields if isinstance(fields, Mapping) else {}
+        self._readers = [_READERS.get(types.get(name, ""), bytes.decode) for name in fields]
+        self._client: Any = None
+        if self._is_text and len(self._fields) != 1:
+            raise InvalidConfigError(
+                f"RedisLookup: a text is one field, and {len(self._fields)} are wanted: {', '.join(self._fields)}"
+            )
+
+    def fetch(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
+        """Return the fields of the keys that are there, from one round trip."""
+        self._client = self._client or connect(self._url, self._secret)
+        names = [_filled(self._pattern, key, str) for key in keys]
+        if self._is_text:
+            answers = [[value] for value in self._client.mget(names)]
+        else:
+            pipeline = self._client.pipeline(transaction=False)
+            for name in names:
+                pipeline.hmget(name, self._fields)
+            answers = pipeline.execute(raise_on_error=False)
+        return {
+            key: answer if isinstance(answer, Exception) else self._row(answer)
+            for key, answer in zip(keys, answers, strict=True)
+            if isinstance(answer, Exception) or any(value is not None for value in answer)
+        }
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+
+    def _row(self, values: Sequence[bytes | None]) -> Any:
+        try:
+            return tuple(
+                None if value is None else read(value)
+                for read, value in zip(self._readers, values, strict=True)
+            )
+        except ValueError as error:
+            return error
+
+
+class HttpLookup:
+    """Look-up by HTTP: a GET of each key's URL, as "https://host/users/{}", answered by an object of
+    JSON with the fields; 404 means that there is none.
+
+    With `post=True` the keys of a call travel as one list of JSON to the URL, and the answer is an
+    object of such objects, by key as text.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        post: bool = False,
+        headers: Mapping[str, str] | None = None,
+        timeout_secs: float = 10.0,
+        token_file: str | None = None,
+        token_env: str | None = None,
+    ) -> None:
+        parts = urlsplit(without_password(url, "HttpLookup"))
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidConfigError(
+                f"HttpLookup: {url!r:.80} is no URL of the form https://host/path/{{}}"
+            )
+        if not post:
+            _check_pattern("HttpLookup", url)
+        self._url = url
+        self._is_post = post
+        self._headers = dict(headers or {})
+        self._timeout = timeout_secs
+        self._secret = Secret("HttpLookup", token_file, token_env)
+
+    def open(self, fields: Fields, context: TopologyContext) -> None:
+        """Connect to nothing yet."""
+        token = self._secret.read()
+        self._all = {
+            "Accept": "application/json",
+            "Content-Type": "application/json",
+            **self._headers,
+            **({"Authorization": f"Bearer {token}"} if token else {}),
+        }
+        self._connection: http.client.HTTPConnection | None = None
+
+    def fetch(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
+        """Return the objects of the keys that are there; a key that the server refuses has its
+        error.
+        """
+        if not self._is_post:
+            answers = {key: self._of_key(key) for key in keys}
+            return {key: answer for key, answer in answers.items() if answer is not None}
+        status, text = self._ask("POST", self._url, json.dumps(list(keys), default=str).encode())
+        if status >= 300:
+            raise ConnectionError(f"{self._url} answers {status}: {text[:200]}")
+        by_text = _parsed(text, self._url)
+        return {key: by_text[_text(key)] for key in keys if _text(key) in by_text}
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def _of_key(self, key: Any) -> Any:
+        url = _filled(self._url, key, lambda part: quote(str(part), safe=""))
+        status, text = self._ask("GET", url, None)
+        if status == _MISSING_STATUS:
+            return None
+        said = f"{url} answers {status}: {text[:200]}"
+        if status >= 500 or status in (408, 425, 429, 401, 403):
+            raise ConnectionError(said)
+        if status >= 300:
+            return ValueError(said)
+        try:
+            return _parsed(text, url)
+        except ValueError as error:
+            return error
+
+    def _ask(self, method: str, url: str, body: bytes | None) -> tuple[int, str]:
+        parts = urlsplit(url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        # a server may have closed a connection that it has kept: another one is tried once
+        for is_last in (self._connection is None, True):
+            connection = self._connection = self._connection or self._connect(url)
+            try:
+                connection.request(method, path, body, self._all)
+                answer = connection.getresponse()
+                text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
+                if answer.length:
+                    self.close()
+                    raise ConnectionError(
+                        f"{url} answers more than {_MOST_BYTES:,} bytes, or less than it said"
+                    )
+                return answer.status, text
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                self.close()
+                if is_last:
+                    raise
+            except (OSError, http.client.HTTPException):
+                self.close()
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    def _connect(self, url: str) -> http.client.HTTPConnection:
+        parts = urlsplit(url)
+        kind = (http.client.HTTPConnection, http.client.HTTPSConnection)[parts.scheme == "https"]
+        return kind(parts.hostname or "", parts.port, timeout=self._timeout)
+
+
+_READERS: dict[str, Any] = {
+    "bigint": int,
+    "int": int,
+    "double": float,
+    "boolean": lambda value: value.lower() in (b"1", b"true", b"t", b"yes"),
+}
+
+
+def _check_pattern(what: str, pattern: str) -> None:
+    if "{}" not in pattern:
+        raise InvalidConfigError(
+            f"{what}: {pattern!r:.80} has no place for the key: write {{}} where it stands"
+        )
+
+
+def _filled(pattern: str, key: Any, write: Any) -> str:
+    """Return a pattern with the parts of a key in its places."""
+    parts = key if isinstance(key, tuple) else (key,)
+    pieces = pattern.split("{}")
+    if len(pieces) != len(parts) + 1:
+        raise InvalidConfigError(
+            f"{pattern!r:.80} has {len(pieces) - 1} places, and the key {len(parts)} fields"
+        )
+    return pieces[0] + "".join(
+        write(part) + piece for part, piece in zip(parts, pieces[1:], strict=True)
+    )
+
+
+def _text(key: Any) -> str:
+    return "/".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def _parsed(text: str, url: str) -> Any:
+    try:
+        answer = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{url} answers no JSON: {text[:100]!r}") from error
+    if not isinstance(answer, dict):
+        raise ValueError(f"{url} answers no object of JSON: {text[:100]!r}")
+    return answer

@@ -1,0 +1,365 @@
+"""LookupBolt: values of an outside system put next to the fields of each tuple.
+
+It calls out on the thread of a blocking bolt, so never inside a commit: a tuple that waits for a
+call is held.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from threading import get_ident
+from typing import Any, Literal, Protocol
+
+from sparkstorm.api import Bolt, Duration, Effects, OutputCollector, TopologyContext, Tuple
+from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.values.codec import KEY_TYPES, no_key
+from sparkstorm.streams.joined_rows import Fields
+from sparkstorm.streams.names import unknown_field
+
+Answers = Mapping[Any, Any]
+Snapshot = Mapping[Any, Any] | str
+_MISSING: Any = object()
+_NOW = "now"
+_MINUTE = Duration.minutes(1)
+# After a failed call, before values are refreshed again: half of it asks a system in trouble twice
+# as often, double shows old values so much longer.
+_REST_MS = 1_000
+
+
+class LookupSource(Protocol):
+    """A source of look-ups that connects: `SqlLookup` and others of `sparkstorm.connectors`."""
+
+    def open(self, fields: Fields, context: TopologyContext) -> None:
+        """Prepare for look-ups of these fields; connect to nothing yet."""
+
+    def fetch(self, keys: Sequence[Any]) -> Answers:
+        """Return the values of the keys that are there; an exception as a value fails the inputs of
+        its key alone.
+        """
+
+    def close(self) -> None:
+        """Release connections."""
+
+
+Fetch = Callable[[Sequence[Any]], Answers] | LookupSource
+
+
+class LookupBolt(Bolt):
+    """Bolt that looks values up by key, and emits each tuple's fields `keep` with the fields `add`.
+
+    `fetch` is a function (keys) -> mapping, or a source of `sparkstorm.connectors`. Keys are those
+    of the tuples that wait, at most `batch`; a key of several fields is a tuple. A value is a
+    mapping by field, a sequence in the order of `add`, or the only value. A key that is not in the
+    mapping is missing: its fields are None, or its tuples are dropped (`kind="inner"`). When
+    `fetch` raises, the inputs that need it fail and are tried again; a value that is an exception
+    fails those of its key.
+
+    Values, and missing keys, are kept for `expire` in up to `size` keys of each task. One older
+    than `refresh` is still used, and fetched again when no tuple waits. Tuples keep their order.
+    The metrics `lookup_calls`, `lookup_hits`, `lookup_missing` and `lookup_errors` count calls,
+    tuples that needed none, tuples without a value, and failed calls.
+
+    A replay reads `snapshot` instead, a mapping, or a file of JSON lines or Parquet with the fields
+    of key and `add`: the values as of the time that is replayed. Without one it is refused, unless
+    it is "now": then the replay looks up what is there now.
+
+    >>> located = LookupBolt(
+    ...     lambda users: {user: "NL" for user in users},
+    ...     key="user",
+    ...     keep={"user": "string"},
+    ...     add={"country": "string"},
+    ... )
+    >>> located.outputs
+    {'user': 'string', 'country': 'string'}
+    """
+
+    blocking = True
+    effects = Effects.RUN
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        key: str | Sequence[str],
+        *,
+        keep: Fields,
+        add: Fields,
+        expire: Duration = _MINUTE,
+        refresh: Duration | None = None,
+        size: int = 100_000,
+        batch: int = 256,
+        kind: Literal["inner", "left"] = "left",
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        self._fetch = fetch
+        self._key = (key,) if isinstance(key, str) else tuple(key)
+        self._keep = tuple(keep)
+        self._add = add
+        self._expire_ms = _ms("expire", expire, 1)
+        self._refresh_ms = self._expire_ms if refresh is None else _ms("refresh", refresh, 1)
+        self._size = _whole("size", size)
+        self._batch = _whole("batch", batch)
+        self._snapshot = snapshot
+        self._kind = kind
+        self._input_fields = (*self._key, *self._keep)
+        _check(fetch, keep, add, kind)
+        if self._refresh_ms > self._expire_ms:
+            raise InvalidTopologyError(
+                f"LookupBolt: refresh is {self._refresh_ms} ms, after values have expired ({self._expire_ms} ms); make it shorter"
+            )
+        if isinstance(keep, Mapping) and isinstance(add, Mapping):
+            self.outputs: Any = {**keep, **add}
+        else:
+            self.outputs = (*keep, *add)
+
+    def prepare(self, conf: Any, context: TopologyContext, collector: OutputCollector) -> None:
+        """Open the source, or read the snapshot of a replay."""
+        self._collector = collector
+        self._now_ms = context.now_ms
+        # by key: values and when they were fetched, least lately used first
+        self._known: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._waiting: list[tuple[Tuple, Any]] = []
+        self._stale: dict[Any, None] = {}
+        self._calls = context.counter("lookup_calls")
+        self._hits = context.counter("lookup_hits")
+        self._misses = context.counter("lookup_missing")
+        self._errors = context.counter("lookup_errors")
+        self._rest_until_ms = 0  # without refreshing
+        self._answers: Answers | None = None
+        self._prepared_on = get_ident()
+        # a replay alone gives its inputs names
+        if context.name_effect is not None and self._snapshot != _NOW:
+            self._answers = self._read_snapshot(context)
+        elif not callable(self._fetch):
+            self._fetch.open(self._add, context)
+
+    def execute(self, tup: Tuple) -> None:
+        """Emit a tuple whose value is known, if none before it waits; else let it wait."""
+        if tup.is_tick:
+            return
+        key = self._key_of(tup)
+        if self._answers is not None:
+            self._emit(tup, self._answers.get(key, _MISSING))
+            return
+        now_ms = self._now_ms()
+        if not self._waiting and (value := self._value(key, now_ms)) is not None:
+            self._hits.inc()
+            self._emit(tup, value[0])
+            return
+        self._waiting.append((tup, key))
+        # in a replay that runs it nevertheless there is no thread
+        if get_ident() == self._prepared_on:
+            self._look_up(now_ms)
+
+    @property
+    def has_enough(self) -> bool:
+        """Return whether as many tuples wait as one call may be made for."""
+        return len(self._waiting) >= self._batch
+
+    def end_turn(self) -> None:
+        """Look up for the tuples that wait, since no further one does; then what is stale."""
+        if self._waiting:
+            self._look_up(self._now_ms())
+        elif self._stale and self._now_ms() >= self._rest_until_ms:
+            self._fetch_in([])
+
+    def cleanup(self) -> None:
+        """Close the source."""
+        if self._answers is None and not callable(self._fetch):
+            self._fetch.close()
+
+    def _key_of(self, tup: Tuple) -> Any:
+        values = tuple([tup[name] for name in self._key])
+        key = values if len(values) > 1 else values[0]
+        try:
+            hash(key)
+        except TypeError:
+            for name, value in zip(self._key, values, strict=True):
+                if what := no_key(value):
+                    raise ValueError(
+                        f"key field '{name}' holds {what}; keys are {KEY_TYPES}: convert it"
+                    ) from None
+            raise
+        return key
+
+    def _value(self, key: Any, now_ms: int) -> tuple[Any, int] | None:
+        """Return what is known of a key, and note it if it is to be fetched again."""
+        entry = self._known.get(key)
+        if entry is None:
+            return None
+        age_ms = now_ms - entry[1]
+        if age_ms > self._expire_ms:
+            return None
+        if age_ms > self._refresh_ms:
+            self._stale[key] = None
+        self._known.move_to_end(key)
+        return entry
+
+    def _look_up(self, now_ms: int) -> None:
+        """Fetch what the waiting tuples need, in one call, and emit them in their order."""
+        waiting = self._waiting
+        self._waiting = []
+        values: dict[Any, Any] = {}
+        needed = []
+        for _, key in waiting:
+            if key not in values:
+                entry = self._value(key, now_ms)
+                values[key] = _MISSING if entry is None else entry[0]
+                if entry is None:
+                    needed.append(key)
+        error, fetched = self._fetch_in(needed) if needed else (None, {})
+        values |= fetched
+        asked = set(needed)
+        for tup, key in waiting:
+            if error is not None and key in asked:
+                self._collector.fail(tup, error)
+            elif isinstance(value := values[key], Exception):
+                self._collector.fail(tup, _reason(value))
+            else:
+                if key not in asked:
+                    self._hits.inc()
+                self._answer(tup, value)
+
+    def _fetch_in(self, needed: list[Any]) -> tuple[str | None, dict[Any, Any]]:
+        """Fetch keys, with stale ones as far as there is room; return why that failed, and the
+        values.
+        """
+        some = [key for key in self._stale if key not in needed][: self._batch - len(needed)]
+        self._stale.clear()
+        keys = [key for key in (*needed, *some) if not _holds_none(key)]
+        self._calls.inc(int(bool(keys)))
+        try:
+            fetch = self._fetch if callable(self._fetch) else self._fetch.fetch
+            answers = fetch(keys) if keys else {}
+            if not isinstance(answers, Mapping):
+                raise TypeError(
+                    f"the look-up's fetch returned {show(answers)}; return a mapping of keys to values"
+                )
+        except Exception as error:
+            self._errors.inc()
+            self._rest_until_ms = self._now_ms() + _REST_MS
+            return _reason(error), {}
+        now_ms = self._now_ms()
+        values = {key: answers.get(key, _MISSING) for key in (*needed, *some)}
+        for key, value in values.items():
+            if not isinstance(value, Exception):
+                self._known[key] = value, now_ms
+                self._known.move_to_end(key)
+        while len(self._known) > self._size:
+            self._known.popitem(last=False)
+        return None, values
+
+    def _answer(self, tup: Tuple, value: Any) -> None:
+        try:
+            self._emit(tup, value)
+        except Exception as error:
+            self._collector.fail(tup, _reason(error))
+
+    def _emit(self, tup: Tuple, value: Any) -> None:
+        if value is _MISSING:
+            self._misses.inc()
+        if value is not _MISSING or self._kind == "left":
+            kept = [tup[name] for name in self._keep]
+            self._collector.emit((*kept, *self._added(value)), tup)
+        self._collector.ack(tup)
+
+    def _added(self, value: Any) -> Sequence[Any]:
+        if value is _MISSING:
+            return (None,) * len(self._add)
+        if isinstance(value, Mapping):
+            return [value.get(name) for name in self._add]
+        if len(self._add) == 1 and not isinstance(value, tuple):
+            return (value,)
+        if not isinstance(value, list | tuple) or len(value) != len(self._add):
+            raise ValueError(
+                f"the look-up has found {show(value)}; wanted are {', '.join(self._add)}, as a mapping or in this order"
+            )
+        return value
+
+    def _read_snapshot(self, context: TopologyContext) -> Answers:
+        if self._snapshot is None:
+            raise InvalidTopologyError(
+                "a replay cannot look up what was there then: give LookupBolt a snapshot of that time (a "
+                'mapping, or a file of JSON lines or Parquet), or snapshot="now" to look up what is there now'
+            )
+        if isinstance(self._snapshot, Mapping):
+            return self._snapshot
+        try:
+            path = Path(context.file(self._snapshot))
+        except FileNotFoundError:
+            path = Path(context.path(self._snapshot))
+        try:
+            return dict(self._rows_of(path))
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidTopologyError(
+                f"the snapshot {path} cannot be read: {_reason(error)}; it holds JSON lines, or is Parquet (*.parquet), "
+                f"with {', '.join((*self._key, *self._add))}"
+            ) from error
+
+    def _rows_of(self, path: Path) -> Iterator[tuple[Any, Any]]:
+        """Yield key and value of each row of a snapshot; a later one replaces a former one."""
+        rows: Collection[Any]
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            rows = pyarrow.parquet.read_table(path).to_pylist()
+        else:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            rows = [json.loads(line) for line in lines if line.strip()]
+        for row in rows:
+            for name in (*self._key, *self._add):
+                if name not in row:
+                    raise ValueError(
+                        f"a row has not the field {unknown_field(name, path.name, row)}"
+                    )
+            values = tuple([row[name] for name in self._key])
+            yield values if len(values) > 1 else values[0], row
+
+
+def _check(fetch: Any, keep: Any, add: Any, kind: Any) -> None:
+    """Refuse arguments of a wrong kind, and a field that is kept and added."""
+    if not callable(fetch) and not callable(getattr(fetch, "fetch", None)):
+        raise InvalidTopologyError(
+            f"LookupBolt: fetch is {show(fetch)}; give a function (keys) -> mapping, or a source such as SqlLookup(...)"
+        )
+    for name, fields in (("keep", keep), ("add", add)):
+        if isinstance(fields, str) or not isinstance(fields, Mapping | Sequence):
+            raise InvalidTopologyError(
+                f"LookupBolt: {name} is {show(fields)}; write a list of field names, or types by name"
+            )
+    if not add:
+        raise InvalidTopologyError("LookupBolt: add names no field; name those that are looked up")
+    if twice := [name for name in add if name in keep]:
+        raise InvalidTopologyError(
+            f"LookupBolt: the field '{twice[0]}' is kept and added; drop it from keep, or look it up under another name"
+        )
+    if kind not in ("inner", "left"):
+        raise InvalidTopologyError(
+            f"LookupBolt has no kind {show(kind)}; it has inner (drops tuples without a value) and left"
+        )
+
+
+def _ms(name: str, duration: Any, least: int) -> int:
+    if not isinstance(duration, Duration) or duration.ms < least:
+        raise InvalidTopologyError(
+            f"LookupBolt: {name} is {show(duration)}; write a Duration of {least} ms or more, as Duration.seconds(10)"
+        )
+    return duration.ms
+
+
+def _whole(name: str, number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise InvalidTopologyError(
+            f"LookupBolt: {name} is {show(number)}; write a whole number of at least 1"
+        )
+    return number
+
+
+def _holds_none(key: Any) -> bool:
+    return key is None or (isinstance(key, tuple) and None in key)
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,222 @@
+"""SqlLookup, RedisLookup and HttpLookup: against SQLite, a real Redis and an HTTP server."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from sparkstorm.api import TopologyBuilder, TopologyContext
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.connectors import HttpLookup, RedisLookup, SqlLookup
+from sparkstorm.extensions.embedded import RedisServer
+from sparkstorm.streams import LookupBolt
+from sparkstorm.testing import FeederSpout, complete_topology
+
+CONTEXT = cast(TopologyContext, None)
+FIELDS = {"country": "string", "age": "bigint"}
+
+
+def opened(lookup: Any, fields: Any = FIELDS) -> Any:
+    lookup.open(fields, CONTEXT)
+    return lookup
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    path = tmp_path / "users.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE users (name TEXT, shop INTEGER, country TEXT, years INTEGER)")
+    rows = [("ann", 1, "NL", 30), ("bob", 1, "BE", None), ("ann", 2, "FR", 31)]
+    connection.executemany("INSERT INTO users VALUES (?, ?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+    return f"sqlite:///{path}"
+
+
+def test_rows_of_a_table_are_looked_up_by_one_column_or_several(database: str) -> None:
+    one = opened(SqlLookup(database, "users", "shop", columns={"age": "years"}))
+    assert one.fetch([1, 2, 3])[2] == ("FR", 31)
+    both = opened(SqlLookup(database, "users", ["name", "shop"], columns={"age": "years"}))
+    keys = [("ann", 1), ("ann", 2), ("zoe", 1)]
+    assert both.fetch(keys) == {("ann", 1): ("NL", 30), ("ann", 2): ("FR", 31)}
+    both.close()
+
+
+def test_a_query_may_join_and_compute(database: str) -> None:
+    query = "SELECT name, max(country), count(*) FROM users WHERE name IN :keys GROUP BY name"
+    lookup = opened(SqlLookup(database, query=query))
+    assert lookup.fetch(["ann", "bob", "zoe"]) == {"ann": ("NL", 2), "bob": ("BE", 1)}
+
+
+def test_a_key_that_the_database_refuses_fails_alone(database: str) -> None:
+    lookup = opened(SqlLookup(database, "users", "shop", columns={"age": "years"}))
+    answers = lookup.fetch([2, 2**70])
+    assert answers[2] == ("FR", 31)
+    assert isinstance(answers[2**70], ValueError)
+
+
+def test_a_bolt_looks_up_in_a_table(database: str) -> None:
+    bolt = LookupBolt(
+        SqlLookup(database, "users", "name"), "user", keep=["user"], add=["country"], kind="inner"
+    )
+    builder = TopologyBuilder()
+    builder.set_spout("users", FeederSpout(["user"]))
+    builder.set_bolt("country", bolt, inputs="users")
+    rows = [["bob"], ["zoe"], ["bob"]]
+    assert complete_topology(builder.build(), {"users": rows})["country"] == [("bob", "BE")] * 2
+
+
+@pytest.mark.parametrize(
+    ("lookup", "sentence"),
+    [
+        (lambda url: SqlLookup(url, "gone", "name"), "table gone at .*no such table"),
+        (
+            lambda url: SqlLookup(url, "users", "nome"),
+            "table users at .*no such column: users.nome",
+        ),
+        (
+            lambda url: SqlLookup(url, query="SELECT name FROM users WHERE name IN :keys"),
+            "gives 1 columns; wanted are the key's 1, then country, age",
+        ),
+    ],
+)
+def test_a_mistake_that_lasts_is_named(lookup: Any, sentence: str, database: str) -> None:
+    with pytest.raises(InvalidConfigError, match=sentence):
+        opened(lookup(database)).fetch(["ann"])
+
+
+def test_hashes_and_texts_of_a_redis_are_looked_up(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_REDIS_PASSWORD", redis_server.password)
+    url = f"redis://{redis_server.host}:{redis_server.port}"
+    with redis_server.client() as client:
+        client.hset("user:ann:1", mapping={"country": "NL", "age": "30"})
+        client.hset("user:bob:1", mapping={"age": "old"})
+        client.set("user:eve:1", "no hash")
+        client.set("city:ann", "Delft")
+    lookup = opened(RedisLookup(url, "user:{}:{}", password_env="TEST_REDIS_PASSWORD"))
+    answers = lookup.fetch([("ann", 1), ("bob", 1), ("eve", 1), ("zoe", 1)])
+    assert answers["ann", 1] == ("NL", 30)
+    assert isinstance(answers["bob", 1], ValueError) and "WRONGTYPE" in str(answers["eve", 1])
+    assert ("zoe", 1) not in answers
+    lookup.close()
+    text = RedisLookup(url, "city:{}", text=True, password_env="TEST_REDIS_PASSWORD")
+    assert opened(text, ["city"]).fetch(["ann", "bob"]) == {"ann": ("Delft",)}
+    text.close()
+
+
+class Users(BaseHTTPRequestHandler):
+    """Answers GET /users/NAME and POST /users, and counts connections."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1
+
+    def setup(self) -> None:
+        super().setup()
+        cast(Any, self.server).connections += 1
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        status = {"zoe": 404, "mallory": 400, "down": 503}.get(name, 200)
+        text = "[]" if name == "list" else json.dumps({"country": name.upper(), "age": len(name)})
+        self._answer(status, text)
+        if name == "last":  # without saying so
+            self.close_connection = True
+
+    def do_POST(self) -> None:
+        names = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert self.headers["Authorization"] == "Bearer secret"
+        known = [name for name in names if name != "zoe"]
+        self._answer(200, json.dumps({name: {"country": name.upper()} for name in known}))
+
+    def _answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    made: Any = ThreadingHTTPServer(("127.0.0.1", 0), Users)
+    made.connections = 0
+    made.url = f"http://127.0.0.1:{made.server_address[1]}/users"
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def test_objects_are_looked_up_by_http(server: Any) -> None:
+    lookup = opened(HttpLookup(f"{server.url}/{{}}"))
+    answers = lookup.fetch(["ann", "zoe", "mallory", "list", "last"])
+    assert answers["ann"] == {"country": "ANN", "age": 3}
+    assert "zoe" not in answers
+    assert "answers 400" in str(answers["mallory"]) and "no object" in str(answers["list"])
+    assert server.connections == 1
+    assert lookup.fetch(["a b/c"])["a b/c"]["country"] == "A%20B%2FC"
+    assert server.connections == 2
+    with pytest.raises(ConnectionError, match="/down answers 503"):
+        lookup.fetch(["down"])
+    lookup.close()
+
+
+def test_keys_of_a_call_may_travel_together(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_TOKEN", "secret")
+    lookup = opened(HttpLookup(server.url, post=True, token_env="TEST_TOKEN"))
+    answers = lookup.fetch(["ann", "zoe", "bob"])
+    assert answers == {"ann": {"country": "ANN"}, "bob": {"country": "BOB"}}
+    lookup.close()
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "neither table nor query": (
+        lambda: SqlLookup("sqlite://"),
+        "SqlLookup: name a table and the columns of its key, or a query; not both",
+    ),
+    "a table without a key": (lambda: SqlLookup("sqlite://", "users"), "the columns of its key"),
+    "a query without keys": (
+        lambda: SqlLookup("sqlite://", query="SELECT 1"),
+        "the query 'SELECT 1' asks for no keys: it needs WHERE ... IN :keys",
+    ),
+    "a password in a URL": (
+        lambda: SqlLookup("postgresql://me:secret@host/db", "users", "name"),
+        "SqlLookup: take the password out of the URL",
+    ),
+    "a pattern without a place": (
+        lambda: RedisLookup("redis://host", "user"),
+        "RedisLookup: 'user' has no place for the key: write {} where it stands",
+    ),
+    "more places than fields": (
+        lambda: opened(RedisLookup("redis://127.0.0.1:1", "{}:{}")).fetch(["a"]),
+        "'{}:{}' has 2 places, and the key 1 fields",
+    ),
+    "a text of two fields": (
+        lambda: opened(RedisLookup("redis://host", "{}", text=True)),
+        "RedisLookup: a text is one field, and 2 are wanted: country, age",
+    ),
+    "another scheme": (
+        lambda: HttpLookup("ftp://host/{}"),
+        "HttpLookup: 'ftp://host/{}' is no URL of the form https://host/path/{}",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_source_is_refused_in_a_sentence(case: str) -> None:
+    make, sentence = WRONG[case]
+    with pytest.raises(InvalidConfigError) as error:
+        make()
+    assert sentence in str(error.value)
