@@ -26,7 +26,7 @@ from sparkstorm.data_plane.task_kit.held import PendingInput
 from sparkstorm.data_plane.transport.base import Commit, Cursor, Pressure
 from sparkstorm.data_plane.transport.frames import RowFrame, decode, encode_rows
 from sparkstorm.data_plane.worker.backpressure import Backpressure
-from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
+from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds, key_source
 from sparkstorm.data_plane.worker.open_blocks import Births, BlockFeed
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.inbox import Chunk, FrameRows, Inbox, _join_plainly
@@ -467,3 +467,14 @@ def test_rows_of_a_frame_are_made_when_they_are_asked_for(senders: int) -> None:
         assert rows[start:stop] == made[start:stop]
         asked = (frame.values, frame.roots, [sources[t - 1] for t in frame.tasks], frame.numbers)
         assert _join_plainly(*asked, start, stop) == made[start:stop]
+
+
+def test_keys_of_held_inputs_follow_those_that_a_former_worker_has_left() -> None:
+    """Seed 709216 of small_flaky_windows: a hot deploy within a second began with an equal token."""
+    former = key_source({1: 7}, ())
+    left = [former() for _ in range(3)]
+    assert left == sorted(left)
+    for token in (6, 7, 8):
+        new = key_source({1: token, 2: 0}, [*left, "not a key"])
+        keys = [new() for _ in range(20)]
+        assert keys == sorted(keys) and keys[0] > left[-1]

@@ -11,6 +11,7 @@ inside one epoch never touch the ledger; the algebra per root is that of Storm's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Protocol
@@ -23,6 +24,8 @@ from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.roots import SPLIT, batch_of, home_of, homes_of, split, split_roots
 from sparkstorm.common.model.tuples import Roots, Tuple, each_root
 from sparkstorm.data_plane.transport.frames import AckerMessages, Ids, SettledRoots
+
+_HELD_KEY = re.compile("([0-9a-f]{14})-([0-9a-f]{10})")
 
 
 class IdSource(Protocol):
@@ -229,12 +232,17 @@ def _divided(column: list[int], homes: list[int], count: int) -> list[list[int]]
     return parts
 
 
-def key_source(token_by_task: Mapping[int, int]) -> Callable[[], str]:
-    """Return a source of keys for held inputs: each is greater than all before it, of former
-    workers too.
+def key_source(token_by_task: Mapping[int, int], held: Iterable[str]) -> Callable[[], str]:
+    """Return a source of keys for held inputs: each is greater than all before it, and than the
+    keys `held` that former workers have left.
     """
-    # Fence tokens only grow, so keys sort by age over restarts: held inputs are executed again in
-    # the order in which they came.
+    # Keys sort by age over restarts: held inputs are executed again in the order in which they
+    # came. Within a topology fence tokens only grow; a hot deploy begins with a lower one, or with
+    # an equal one within a second, whose keys would overwrite inputs that wait for a retry.
     token = max(token_by_task.values(), default=0)
-    numbers = count(1)
+    number = 0
+    for key in held:
+        if match := _HELD_KEY.fullmatch(key):
+            token, number = max((token, number), (int(match[1], 16), int(match[2], 16)))
+    numbers = count(number + 1)
     return lambda: f"{token:014x}-{next(numbers):010x}"

@@ -89,7 +89,8 @@ class WorkerParts:
 
     def _services(self) -> WorkerServices:
         now_ms = self.clock.now_ms
-        new_key = key_source(self.plan.token_by_task)
+        held = (key for record in self.claim.record_by_task.values() for key in record.held)
+        new_key = key_source(self.plan.token_by_task, held)
         return WorkerServices(
             now_ms,
             self.ids,
