@@ -15,6 +15,7 @@ from sparkstorm.control_plane.scheduling.multitenant.scheduler import Multitenan
 from sparkstorm.control_plane.scheduling.records import Conf
 from sparkstorm.control_plane.scheduling.resource.scheduler import ResourceAwareScheduler
 from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
+from sparkstorm.control_plane.scheduling.traffic.scheduler import TrafficScheduler
 from sparkstorm.control_plane.scheduling.view import Scheduler
 
 BLACKLIST = "blacklist"
@@ -27,6 +28,7 @@ BUILT_IN: dict[str, Callable[[], Scheduler]] = {
     "isolation": IsolationScheduler,
     "multitenant": MultitenantScheduler,
     "resource-aware": ResourceAwareScheduler,
+    "traffic": TrafficScheduler,
 }
 
 

@@ -62,7 +62,8 @@ def dry_run_copy(scheduler: Scheduler) -> Scheduler:
     """Return a scheduler that answers as this one would, for a dry run that must not change its
     history of rounds.
 
-    Of the built-in schedulers only Blacklist has a history; a plug-in may have one.
+    Of the built-in schedulers Blacklist has a history, and Traffic says that it keeps one; a
+    plug-in may have one.
     """
     if isinstance(scheduler, BlacklistScheduler):
         inner = dry_run_copy(scheduler.inner)
@@ -107,7 +108,7 @@ class PerTopologySchedulers:
         return twin
 
     def _copied(self, name: str, scheduler: Scheduler) -> Scheduler:
-        if "." not in name:
+        if "." not in name and not getattr(scheduler, "keeps_history", False):
             return scheduler
         try:
             return copy.deepcopy(scheduler)

@@ -77,6 +77,20 @@ class ResourceAwareSettings(Settings):
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficSettings(Settings):
+    """The traffic scheduler's."""
+
+    balance_weight: Annotated[float, "traffic.scheduler.balance.weight"]
+    rack_weight: Annotated[float, "traffic.scheduler.rack.weight"]
+    worker_weight: Annotated[float, "traffic.scheduler.worker.weight"]
+    budget: Annotated[int, "traffic.scheduler.search.budget"]
+    period_ms: Annotated[int, "traffic.scheduler.period.secs"]
+    hold_ms: Annotated[int, "traffic.scheduler.hold.secs"]
+    move_ms: Annotated[int, "traffic.scheduler.move.secs"]
+    min_gain: Annotated[float, "traffic.scheduler.min.gain"]
+
+
+@dataclass(frozen=True, slots=True)
 class StrategySettings(Settings):
     """The resource-aware scheduler's search for one topology."""
 

@@ -1,0 +1,382 @@
+"""Placement of one topology by two searches: executors over nodes, then those of each node over its
+workers. PURE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import add, sub
+
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.resource.resources import CPU, Vector
+from sparkstorm.control_plane.scheduling.settings import MachineSettings, TrafficSettings
+from sparkstorm.control_plane.scheduling.traffic.plans import Price
+from sparkstorm.control_plane.scheduling.traffic.problem import (
+    UNLIMITED,
+    Demand,
+    Placed,
+    TrafficProblem,
+)
+from sparkstorm.control_plane.scheduling.traffic.search import (
+    NOWHERE,
+    Chance,
+    Limits,
+    Search,
+    Weights,
+)
+from sparkstorm.control_plane.scheduling.view import ClusterView
+
+# Share of its traffic that a topology is taken to send between nodes at the least, when the balance
+# of CPU is weighed: all of it on one node would make balance worth nothing.
+_LEAST_CROSSING = 0.05
+# of a node's traffic, per doubling of its busiest worker: a worker's executors share one core
+_WORKER_BALANCE = 0.25
+_ONE_CORE = 100.0
+_RESTARTED = 200  # executors up to which answers are disturbed and improved again
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as a bin: what is left for this topology."""
+
+    id: str
+    rack: str
+    capacity: Vector
+    strength: float  # CPU of the whole node
+    base_load: float  # CPU of other topologies there
+    own: tuple[WorkerSlot, ...]  # slots of this topology there
+    free: tuple[int, ...]  # ports
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked of a search: the topology, the nodes, and the executors that stay."""
+
+    problem: TrafficProblem
+    executors: tuple[ExecutorId, ...]  # all but those on nodes that get nothing new
+    nodes: tuple[Node, ...]
+    workers: int
+    most_nodes: int
+    home: Placed  # slots that executors have now
+    stay: bool  # whether those executors stay there whatever it costs
+    settings: TrafficSettings
+
+    @property
+    def move_share(self) -> float:
+        """Return what a move costs, as a share of the executor's traffic over the plan's time."""
+        return self.settings.move_ms / max(1, self.settings.hold_ms)
+
+
+def nodes_for(
+    topology: TopologyView,
+    cluster: ClusterView,
+    demand: Demand,
+    machines: Mapping[str, int],
+    with_grey: bool,
+) -> tuple[Node, ...]:
+    """Return the nodes that may take executors of a topology; `machines` are those of topologies
+    that share none with others.
+    """
+    taken = demand.taken_by_others(topology.id)
+    own: dict[str, list[WorkerSlot]] = {}
+    for slot in cluster.placement(topology.id).executors_by_slot:
+        own.setdefault(slot.node, []).append(slot)
+    users: dict[str, set[str]] = {}
+    for slot, owner in cluster.used_slots().items():
+        users.setdefault(slot.node, set()).add(owner)
+    found = []
+    for node, supervisor in cluster.supervisors.items():
+        free = tuple(cluster.free.ports(node))
+        mine = tuple(slot for slot in sorted(own.get(node, ())) if cluster.can_reassign(slot))
+        others = users.get(node, set()) - {topology.id}
+        is_grey = node in cluster.greylisted_nodes and not mine and not with_grey
+        is_shared = bool(others) and (topology.id in machines or bool(others & machines.keys()))
+        if not (free or mine) or is_grey or is_shared:
+            continue
+        offer = demand.offer(supervisor)
+        used = taken.get(node, demand.zero)
+        # A node of unknown strength is as strong as any other of that kind.
+        strength = offer[CPU] if 0.0 < offer[CPU] < UNLIMITED else _ONE_CORE
+        found.append(
+            Node(
+                node,
+                supervisor.rack or "",
+                tuple(max(0.0, left) for left in map(sub, offer, used)),
+                strength,
+                used[CPU],
+                mine,
+                free,
+            )
+        )
+    return tuple(found)
+
+
+def most_nodes(topology: TopologyView, machines: Mapping[str, int], workers: int) -> int:
+    """Return on how many nodes a topology may be."""
+    return min(workers, machines.get(topology.id, workers))
+
+
+def machines_of(topology: TopologyView, by_name: Mapping[str, int]) -> int | None:
+    """Return the number of machines that a topology has for itself; None: it shares them."""
+    own = MachineSettings.of_partial(topology.conf).machines
+    return by_name.get(topology.name, own)
+
+
+def solved(task: Task) -> dict[ExecutorId, WorkerSlot] | None:
+    """Return a placement of all executors; None where none was found that fits."""
+    by_node = _over_nodes(task)
+    if by_node is None:
+        return None
+    workers = _workers(task, by_node)
+    if workers is None:
+        return None
+    placed: dict[ExecutorId, WorkerSlot] = {}
+    for node in task.nodes:
+        if node.id in by_node:
+            placed |= _over_workers(task, node, by_node[node.id], workers[node.id])
+    return placed
+
+
+def price(task: Task, placed: Placed) -> Price:
+    """Return the cost of a placement, with the measures of this task."""
+    settings = task.settings
+    racks = {node.id: node.rack for node in task.nodes}
+    traffic = task.problem.traffic(placed, racks, settings.rack_weight)
+    loads = {node.id: node.base_load for node in task.nodes}
+    taken: dict[str, Vector] = {}
+    for executor, slot in placed.items():
+        need = task.problem.needs[executor]
+        loads[slot.node] = loads.get(slot.node, 0.0) + need[CPU]
+        taken[slot.node] = tuple(map(add, taken[slot.node], need)) if slot.node in taken else need
+    shares = [loads[node.id] / node.strength for node in task.nodes]
+    least = sum(loads.values()) / max(sum(node.strength for node in task.nodes), 1e-9)
+    scale = _LEAST_CROSSING * task.problem.total
+    busiest = max(shares, default=0.0) / least if least else 1.0
+    fits = all(
+        need <= most * (1.0 + 1e-9) + 1e-9
+        for node in task.nodes
+        if node.id in taken
+        for need, most in zip(taken[node.id], node.capacity, strict=True)
+    )
+    between = traffic.nodes + settings.worker_weight * traffic.workers
+    balance = settings.balance_weight * max(scale, traffic.nodes) * busiest
+    return Price(between, balance, fits)
+
+
+# -- over nodes ------------------------------------------------------------------------------------
+
+
+def _over_nodes(task: Task) -> dict[str, list[ExecutorId]] | None:
+    problem, settings = task.problem, task.settings
+    executors = task.executors
+    items = problem.items(executors, task.move_share)
+    index = {node.id: at for at, node in enumerate(task.nodes)}
+    racks = {rack: at for at, rack in enumerate(sorted({node.rack for node in task.nodes}))}
+    locked = task.home if task.stay else {}
+    limits = Limits(
+        [node.capacity for node in task.nodes],
+        [node.strength for node in task.nodes],
+        [len(node.own) + len(node.free) for node in task.nodes],
+        task.workers,
+        task.most_nodes,
+        [node.base_load for node in task.nodes],
+        [
+            len({slot for slot in locked.values() if slot.node == node.id}) if locked else 0
+            for node in task.nodes
+        ],
+        [racks[node.rack] for node in task.nodes],
+        problem.most_of_component,
+        problem.apart,
+    )
+    weights = Weights(rack=settings.rack_weight - 1.0)
+    search = Search(items, limits, problem.num_rows, weights, settings.budget)
+    for at, executor in enumerate(executors):
+        slot = task.home.get(executor)
+        if slot is not None and slot.node in index:
+            search.home[at] = index[slot.node]
+            if task.stay:
+                search.lock(at, index[slot.node])
+    if not _search(search, problem, settings):
+        return None
+    found: dict[str, list[ExecutorId]] = {}
+    for executor, where in zip(executors, search.place, strict=True):
+        found.setdefault(task.nodes[where].id, []).append(executor)
+    return found
+
+
+def _search(search: Search, problem: TrafficProblem, settings: TrafficSettings) -> bool:
+    """Search for little traffic, then for a balance that is worth its traffic."""
+    homes = [*search.home]
+    search.weights = replace(search.weights, balance=settings.balance_weight * _scale(problem, 0.0))
+    if not search.start():
+        return False
+    answers = [[*search.place]]
+    if NOWHERE not in homes and not any(search.is_locked):
+        search.load_answer(homes)
+        if search.is_whole():
+            answers.append(homes)
+    if len(search.items) > _RESTARTED:
+        crossing = max(0.0, problem.total - search.value)
+        balance = settings.balance_weight * _scale(problem, crossing)
+        search.weights = replace(search.weights, balance=balance)
+        search.load_answer(answers[-1])
+        search.improve()
+        return True
+    chance = Chance()
+    # Without balance first: what crosses at the least is the measure by which balance is weighed.
+    search.weights = replace(search.weights, balance=0.0 if problem.total else 1.0)
+    least = _best(search, answers, chance, settings.budget // 2)
+    crossing = max(0.0, problem.total - search.value)
+    search.weights = replace(
+        search.weights, balance=settings.balance_weight * _scale(problem, crossing)
+    )
+    search.load_answer(_best(search, [least, *answers], chance, settings.budget // 2))
+    return True
+
+
+def _scale(problem: TrafficProblem, crossing: float) -> float:
+    return max(crossing, _LEAST_CROSSING * problem.total) or 1.0
+
+
+def _best(
+    search: Search, answers: Sequence[Sequence[int]], chance: Chance, budget: int
+) -> list[int]:
+    """Improve several answers, disturb the best one, and go to the best that was found."""
+    search.budget = budget
+    found: list[tuple[float, list[int]]] = []
+    for answer in answers:
+        search.load_answer(answer)
+        search.improve()
+        found.append((search.cost(), [*search.place]))
+    search.load_answer(min(found)[1])
+    if len(search.items) <= _RESTARTED:
+        search.restart(chance)
+    return [*search.place]
+
+
+# -- over workers ----------------------------------------------------------------------------------
+
+
+def _workers(task: Task, by_node: Mapping[str, Sequence[ExecutorId]]) -> dict[str, int] | None:
+    """Return how many workers each node gets: what it must have, then by CPU for each worker; None
+    where it does not come to the wanted number.
+    """
+    locked = task.home if task.stay else {}
+    counts: dict[str, int] = {}
+    most: dict[str, int] = {}
+    load: dict[str, float] = {}
+    for node in task.nodes:
+        executors = by_node.get(node.id)
+        if not executors:
+            continue
+        kept = {locked[each] for each in executors if each in locked}
+        free = sum(each not in locked for each in executors)
+        slots = len(node.own) + len(node.free)
+        counts[node.id] = max(1, len(kept), _colours(task.problem, executors))
+        most[node.id] = min(slots, len(kept) + free)
+        load[node.id] = sum(task.problem.needs[each][CPU] for each in executors)
+        if counts[node.id] > most[node.id]:
+            return None
+    left = task.workers - sum(counts.values())
+    if left < 0 or left > sum(most.values()) - sum(counts.values()):
+        return None
+    homes = {node.id: len(node.own) for node in task.nodes}
+    for _ in range(left):
+        open_nodes = [each for each in counts if counts[each] < most[each]]
+        wanted = max(
+            open_nodes,
+            key=lambda each: (counts[each] < homes[each], load[each] / counts[each], each),
+        )
+        counts[wanted] += 1
+    return counts
+
+
+def _colours(problem: TrafficProblem, executors: Sequence[ExecutorId]) -> int:
+    """Return how many workers suffice for components of which some may not share one."""
+    if not problem.apart:
+        return 1
+    topology = problem.topology
+    names = sorted({topology.component_by_executor[each] for each in executors})
+    at = {part.id: number for number, part in enumerate(topology.components)}
+    colour: dict[int, int] = {}
+    for number in (at[name] for name in names):
+        near = {colour[other] for other in problem.apart.get(number, ()) if other in colour}
+        colour[number] = next(each for each in range(len(near) + 1) if each not in near)
+    return 1 + max(colour.values(), default=0)
+
+
+def _over_workers(
+    task: Task, node: Node, executors: Sequence[ExecutorId], count: int
+) -> dict[ExecutorId, WorkerSlot]:
+    homes = {each: task.home[each] for each in executors if each in task.home}
+    slots = _slots(node, homes, count, task.stay)
+    if count == 1:
+        return dict.fromkeys(executors, slots[0])
+    locked = homes if task.stay else {}
+    problem = task.problem
+    items = [replace(item, needs=()) for item in problem.items(executors, task.move_share)]
+    limits = Limits(
+        [()] * count,
+        [_ONE_CORE] * count,
+        [1] * count,
+        count,
+        count,
+        kept=[int(slot in locked.values()) for slot in slots],
+        apart=problem.apart,
+    )
+    inside = sum(each.traffic for each in items) / 2.0
+    balance = _WORKER_BALANCE * inside or 1.0
+    budget = max(4 * len(items), task.settings.budget // 10)
+    search = Search(items, limits, problem.num_rows, Weights(balance=balance), budget)
+    for at, executor in enumerate(executors):
+        slot = homes.get(executor)
+        if slot in slots:
+            search.home[at] = slots.index(slot)
+            if task.stay:
+                search.lock(at, slots.index(slot))
+    if not search.start():
+        return _dealt(executors, slots, locked)
+    first = [*search.place]
+    answers = [first]
+    if NOWHERE not in search.home:
+        search.load_answer(search.home)
+        if search.is_whole():
+            answers.append([*search.home])
+    if len(task.executors) > _RESTARTED:
+        search.load_answer(answers[-1])
+        _improve_once(search)
+    else:
+        search.load_answer(_best(search, answers, Chance(), budget))
+    return {each: slots[where] for each, where in zip(executors, search.place, strict=True)}
+
+
+def _improve_once(search: Search) -> None:
+    for at in search.order:
+        if not search.is_locked[at]:
+            search.move(at)
+
+
+def _slots(
+    node: Node, homes: Mapping[ExecutorId, WorkerSlot], count: int, stay: bool
+) -> list[WorkerSlot]:
+    """Return the slots of a node's workers: those that most executors have already, then free
+    ports.
+    """
+    stayers = {slot: sum(home == slot for home in homes.values()) for slot in node.own}
+    own = sorted(node.own, key=lambda slot: (-stayers[slot], slot))
+    return [*own, *(WorkerSlot(node.id, port) for port in node.free)][:count]
+
+
+def _dealt(
+    executors: Sequence[ExecutorId],
+    slots: Sequence[WorkerSlot],
+    locked: Mapping[ExecutorId, WorkerSlot],
+) -> dict[ExecutorId, WorkerSlot]:
+    """Deal executors out to workers in turn: each gets one at least."""
+    free = [each for each in executors if each not in locked]
+    empty = [slot for slot in slots if slot not in locked.values()]
+    turns = [*empty, *(slot for slot in slots if slot not in empty)]
+    dealt = {each: turns[at % len(turns)] for at, each in enumerate(free)}
+    return {**locked, **dealt}

@@ -1,0 +1,194 @@
+"""A topology's placement as a problem of numbers, and its traffic under a placement. PURE."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import add
+
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.control_plane.scheduling.measured.flows import SharedFlow, flows_of
+from sparkstorm.control_plane.scheduling.records import SupervisorView, TopologyView
+from sparkstorm.control_plane.scheduling.resource.constraints import Constraints
+from sparkstorm.control_plane.scheduling.resource.resources import (
+    CPU,
+    MEMORY,
+    Requests,
+    ResourceShape,
+    Vector,
+    normalised,
+)
+from sparkstorm.control_plane.scheduling.traffic.search import Item
+from sparkstorm.control_plane.scheduling.view import ClusterView
+
+UNLIMITED = 1e18  # finite, so that shares of it are numbers
+Placed = Mapping[ExecutorId, WorkerSlot]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes a second of a topology under a placement."""
+
+    total: float
+    nodes: float  # between nodes, those between racks as often as they weigh
+    workers: float  # between workers of a node
+
+
+class Demand:
+    """What each executor of a cluster needs, and what is left of each node."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._shape = ResourceShape(cluster.supervisors.values(), cluster.topologies.values())
+        self._by_topology: dict[str, dict[ExecutorId, Vector]] = {}
+        self.zero = self._shape.zero
+
+    def of(self, topology: TopologyView) -> Mapping[ExecutorId, Vector]:
+        """Return the resources that each executor of a topology needs.
+
+        CPU is what was measured, else what was asked for; memory the larger of both, shared regions
+        counted for each executor that names them.
+        """
+        found = self._by_topology.get(topology.id)
+        if found is None:
+            found = self._by_topology[topology.id] = self._needs(topology)
+        return found
+
+    def _needs(self, topology: TopologyView) -> dict[ExecutorId, Vector]:
+        requests = Requests(topology, self._shape)
+        measured = topology.measured
+        found = {}
+        for each in topology.executors:
+            needs = [*requests.of(each).vector]
+            if requests.shared:
+                needs[MEMORY] += sum(requests.shared.on_worker([each]))
+                needs[MEMORY] += requests.shared.on_node([each])
+            if measured and all(task in measured.tasks for task in each.tasks):
+                load = measured.load(each)
+                needs[CPU] = load.cpu
+                needs[MEMORY] = max(needs[MEMORY], load.memory_mb or 0.0)
+            found[each] = tuple(needs)
+        return found
+
+    def offer(self, supervisor: SupervisorView) -> Vector:
+        """Return what a supervisor offers; CPU that it does not declare is what was measured."""
+        offered = [*self._shape.offer(supervisor)]
+        declared = normalised(supervisor.resources)
+        if "cpu.pcore.percent" not in declared:
+            offered[CPU] = supervisor.measured.cpu if supervisor.measured else UNLIMITED
+        if "memory.mb" not in declared:
+            offered[MEMORY] = UNLIMITED
+        return tuple(offered)
+
+    def taken_by_others(self, topology_id: str) -> dict[str, Vector]:
+        """Return what the executors of all other topologies take, by node."""
+        taken: dict[str, Vector] = {}
+        for other in self._cluster.topologies.values():
+            if other.id == topology_id:
+                continue
+            needs = self.of(other)
+            for executor, slot in self._cluster.placement(other.id).slot_by_executor.items():
+                need = needs.get(executor, self.zero)
+                taken[slot.node] = tuple(map(add, taken.get(slot.node, self.zero), need))
+        return taken
+
+
+class TrafficProblem:
+    """One topology: its executors as items of a search, and its flows."""
+
+    def __init__(self, topology: TopologyView, needs: Mapping[ExecutorId, Vector]) -> None:
+        self.topology = topology
+        self.flows: tuple[SharedFlow, ...] = flows_of(topology)
+        self.total = sum(flow.bytes_per_s for flow in self.flows)
+        self.num_rows = 2 * len(self.flows)
+        self.needs = needs
+        self._component_at = {part.id: at for at, part in enumerate(topology.components)}
+        constraints = Constraints(topology)
+        self.most_of_component = {
+            self._component_at[name]: most for name, most in constraints.max_on_node.items()
+        }
+        self.apart = {
+            self._component_at[name]: frozenset(self._component_at[other] for other in others)
+            for name, others in constraints.incompatible.items()
+            if others
+        }
+
+    def items(self, executors: Iterable[ExecutorId], move_share: float = 0.0) -> list[Item]:
+        """Return executors as items; a move costs `move_share` of an executor's traffic."""
+        found = (self._items[each] for each in executors)
+        if not move_share:
+            return list(found)
+        return [replace(each, move_cost=move_share * each.traffic) for each in found]
+
+    @cached_property
+    def _items(self) -> dict[ExecutorId, Item]:
+        executors = self.topology.executors
+        pulls: dict[ExecutorId, list[tuple[int, float]]] = {each: [] for each in executors}
+        shares: dict[ExecutorId, list[tuple[int, float]]] = {each: [] for each in executors}
+        for at, flow in enumerate(self.flows):
+            ends = ((flow.sent, 2 * at, 2 * at + 1), (flow.taken, 2 * at + 1, 2 * at))
+            for part, pulling, own in ends:
+                for executor, share in part.items():
+                    if share:
+                        pulls[executor].append((pulling, flow.bytes_per_s * share))
+                        shares[executor].append((own, share))
+        return {
+            each: Item(
+                self.needs[each],
+                self.needs[each][CPU],
+                self._component_at[self.topology.component_by_executor[each]],
+                pulls[each],
+                shares[each],
+            )
+            for each in executors
+        }
+
+    def traffic(
+        self, placed: Placed, racks: Mapping[str, str | None], rack_weight: float = 1.0
+    ) -> Traffic:
+        """Return the bytes a second between nodes and between workers of a node."""
+        in_slots = _inside(self.flows, placed)
+        in_nodes = _inside(self.flows, {each: slot.node for each, slot in placed.items()})
+        by_rack = {each: racks.get(slot.node) for each, slot in placed.items()}
+        in_racks = _inside(self.flows, by_rack)
+        known = [
+            flow.bytes_per_s * _placed(flow.sent, placed) * _placed(flow.taken, placed)
+            for flow in self.flows
+        ]
+        total = sum(known)
+        nodes = (in_racks - in_nodes) + rack_weight * (total - in_racks)
+        return Traffic(total, max(0.0, nodes), max(0.0, in_nodes - in_slots))
+
+    def shared_with_node(self, executor: ExecutorId, placed: Placed) -> tuple[float, float]:
+        """Return the bytes a second of an executor with those of its node, and with all."""
+        here = total = 0.0
+        for flow in self.flows:
+            for mine, others in ((flow.sent, flow.taken), (flow.taken, flow.sent)):
+                own = flow.bytes_per_s * mine.get(executor, 0.0)
+                for other, share in others.items() if own else ():
+                    total += own * share
+                    if other in placed and placed[other].node == placed[executor].node:
+                        here += own * share
+        return here, total
+
+
+def _placed(shares: Mapping[ExecutorId, float], placed: Placed) -> float:
+    return sum(share for executor, share in shares.items() if executor in placed)
+
+
+def _inside(flows: Iterable[SharedFlow], place: Mapping[ExecutorId, object]) -> float:
+    """Return the bytes a second that stay within a place."""
+    total = 0.0
+    for flow in flows:
+        sent: defaultdict[object, float] = defaultdict(float)
+        for executor, share in flow.sent.items():
+            if executor in place:
+                sent[place[executor]] += share
+        both = 0.0
+        for executor, share in flow.taken.items():
+            if executor in place:
+                both += share * sent.get(place[executor], 0.0)
+        total += flow.bytes_per_s * both
+    return total

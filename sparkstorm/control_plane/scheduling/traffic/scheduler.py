@@ -1,0 +1,267 @@
+"""Scheduler by traffic, after T-Storm (Xu, Chen, Tang, Su; ICDCS 2014) and Aniello, Baldoni and
+Querzoni (DEBS 2013): executors that talk share a node, by rates that were measured.
+
+Law: no node gets more CPU or memory than it offers; a topology has the workers that it asks for
+where there are slots for them; what runs moves only by a plan that pays (plans.py), or where missing
+executors and workers have no other place. Left out: one worker of a topology per node, as in
+T-Storm: `topology.workers` is what users set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
+from sparkstorm.common.model.names import counted
+from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
+from sparkstorm.control_plane.scheduling.records import Conf, Topologies, TopologyView
+from sparkstorm.control_plane.scheduling.settings import IsolationSettings, TrafficSettings
+from sparkstorm.control_plane.scheduling.traffic.placing import (
+    Task,
+    machines_of,
+    most_nodes,
+    nodes_for,
+    price,
+    solved,
+)
+from sparkstorm.control_plane.scheduling.traffic.plans import (
+    Plan,
+    Plans,
+    Price,
+    cpu_of_row,
+    moves,
+)
+from sparkstorm.control_plane.scheduling.traffic.problem import Demand, Placed, TrafficProblem
+from sparkstorm.control_plane.scheduling.view import ClusterView
+
+
+class TrafficScheduler:
+    """Placement by traffic; without measurements by the edges of the topology, all of equal
+    weight.
+    """
+
+    wants_measurements = True
+    keeps_history = True
+
+    def __init__(self) -> None:
+        self._settings = TrafficSettings.of_partial({})
+        self._machines: Mapping[str, int] = {}
+        self._plans = Plans(self._settings)
+
+    def prepare(self, conf: Conf) -> None:
+        """Read the keys traffic.scheduler.*, and machines of isolated topologies by name."""
+        self._settings = TrafficSettings.of_partial(conf)
+        machines = IsolationSettings.of_partial(conf).machines
+        self._machines = machines if isinstance(machines, Mapping) else {}
+        self._plans = Plans(self._settings)
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Place what is missing, and make the plans that pay; topologies by id."""
+        self._plans.keep_only(cluster.topologies)
+        machines = {
+            each.id: count
+            for each in cluster.topologies.values()
+            if (count := machines_of(each, self._machines)) is not None
+        }
+        demand = Demand(cluster)
+        for topology_id in sorted(topologies):
+            topology = cluster.topologies[topology_id]
+            turn = _Turn(topology, cluster, demand, machines, self._settings)
+            if not topology.executors or not turn.workers:
+                if cluster.placement(topology_id).num_missing:
+                    turn.refuse()
+            elif turn.lacks_something:
+                turn.fill()
+            elif topology.measured is not None:
+                self._consider(turn, topology.measured)
+
+    def _consider(self, turn: _Turn, measured: Measurements) -> None:
+        """Judge the last plan of a running topology, or make one."""
+        topology, plans = turn.topology, self._plans
+        if plans.is_settled(measured):
+            plan = plans.unjudged(topology.id, turn.home)
+            if plan is not None:
+                saving = turn.price(plan.before).saving(turn.price(turn.home))
+                if not plans.judge(topology.id, plan, saving, cpu_of_row(measured)):
+                    self._take_back(turn, plan, saving)
+                    return
+            elif plans.may_plan(topology.id, topology.uptime_ms):
+                self._plan(turn, measured)
+        if (last := plans.last(topology.id)) is not None:
+            turn.say(last.words())
+
+    def _take_back(self, turn: _Turn, plan: Plan, saving: float) -> None:
+        words = f"a plan is taken back: {plan.predicted:.0%} of the cost was to be saved, {saving:.0%} was"
+        self._plans.take_back(turn.topology.id, turn.topology.uptime_ms)
+        if turn.is_possible(plan.before):
+            turn.apply(plan.before, words)
+            turn.say(words)
+
+    def _plan(self, turn: _Turn, measured: Measurements) -> None:
+        found = turn.solve(stay=False)
+        movers = moves(turn.home, found) if found else []
+        if found is None or not movers:
+            return
+        before, after = turn.price(turn.home), turn.price(found)
+        if not self._plans.pays(before, after, turn.move_cost(movers)):
+            return
+        saving = before.saving(after)
+        words = f"a plan of {counted(len(movers), 'move')} saves {saving:.0%} of the cost of its traffic and imbalance"
+        turn.apply(found, words)
+        plan = Plan(
+            turn.topology.uptime_ms, turn.home, found, len(movers), saving, cpu_of_row(measured)
+        )
+        self._plans.note(turn.topology.id, plan)
+
+
+class _Turn:
+    """One topology in one round."""
+
+    def __init__(
+        self,
+        topology: TopologyView,
+        cluster: ClusterView,
+        demand: Demand,
+        machines: Mapping[str, int],
+        settings: TrafficSettings,
+    ) -> None:
+        self.topology = topology
+        self._cluster = cluster
+        self._demand = demand
+        self._machines = machines
+        self._settings = settings
+        placement = cluster.placement(topology.id)
+        self._placement = placement
+        self.home: Placed = {
+            each: slot
+            for each, slot in placement.slot_by_executor.items()
+            if each in topology.component_by_executor
+        }
+        slots = cluster.free.count + sum(map(cluster.can_reassign, placement.executors_by_slot))
+        self.workers = min(topology.num_workers, len(topology.executors), slots)
+        self._problem: TrafficProblem | None = None
+
+    @property
+    def problem(self) -> TrafficProblem:
+        """Return the numbers of the topology, made when they are first needed."""
+        if self._problem is None:
+            self._problem = TrafficProblem(self.topology, self._demand.of(self.topology))
+        return self._problem
+
+    @property
+    def lacks_something(self) -> bool:
+        """Return whether executors have no place, or the topology fewer workers than it can have."""
+        lacks_workers = self._placement.num_workers < self.workers
+        return bool(self._placement.num_missing) or lacks_workers
+
+    def _task(self, stay: bool, with_grey: bool) -> Task | None:
+        nodes = nodes_for(self.topology, self._cluster, self._demand, self._machines, with_grey)
+        # Workers on hosts that get nothing new stay there.
+        known = {slot for node in nodes for slot in node.own}
+        elsewhere = {slot for slot in self.home.values() if slot not in known}
+        slots = sum(len(node.own) + len(node.free) for node in nodes)
+        executors = tuple(
+            each for each in self.topology.executors if self.home.get(each) not in elsewhere
+        )
+        workers = min(max(self.topology.num_workers - len(elsewhere), 1), len(executors), slots)
+        if not workers:
+            return None
+        most = most_nodes(self.topology, self._machines, workers)
+        return Task(self.problem, executors, nodes, workers, most, self.home, stay, self._settings)
+
+    def solve(self, stay: bool, with_grey: bool = False) -> dict[ExecutorId, WorkerSlot] | None:
+        """Return a placement; None where none was found that fits."""
+        task = self._task(stay, with_grey)
+        found = solved(task) if task is not None else None
+        if task is None or found is None:
+            return None
+        return {**{each: slot for each, slot in self.home.items() if each not in found}, **found}
+
+    def fill(self) -> None:
+        """Place missing executors where the others stay, else where some move."""
+        for with_grey in (False, True) if self._cluster.greylisted_nodes else (False,):
+            for stay in (True, False) if self.home else (False,):
+                found = self.solve(stay, with_grey)
+                if found is not None:
+                    words = "its place fits the executors that stay" if stay else ""
+                    self.apply(found, words)
+                    return
+        self.refuse()
+
+    def refuse(self) -> None:
+        """Say that no placement was found."""
+        name = self.topology.name
+        if not self._cluster.free.count:
+            self.say(f"No available slots for topology: {name}")
+            return
+        workers = counted(self.topology.num_workers, "worker")
+        self.say(
+            f"no placement of {name} on {workers} was found within the CPU, memory, slots and constraints of the nodes"
+        )
+
+    def say(self, words: str) -> None:
+        """Set the status of the topology."""
+        self._cluster.status[self.topology.id] = words
+
+    def price(self, placed: Placed) -> Price:
+        """Return the cost of a placement."""
+        task = self._task(stay=False, with_grey=True)
+        assert task is not None
+        return price(task, placed)
+
+    def move_cost(self, movers: list[ExecutorId]) -> float:
+        """Return what it costs to move executors, in bytes: their traffic waits meanwhile."""
+        items = self.problem.items(movers)
+        return sum(each.traffic for each in items) * self._settings.move_ms / 1000
+
+    def is_possible(self, placed: Placed) -> bool:
+        """Return whether the topology may be placed so: its slots are free or its own, and it
+        fits.
+        """
+        own = self._placement.executors_by_slot
+        free = all(
+            slot in own or slot.port in self._cluster.free.ports(slot.node)
+            for slot in placed.values()
+        )
+        return free and self.price(placed).fits
+
+    def apply(self, found: Placed, words: str) -> None:
+        """Change the placement, slot by slot where executors come or go."""
+        before = self._placement.slot_by_executor
+        movers = [
+            each for each in before.keys() | found.keys() if before.get(each) != found.get(each)
+        ]
+        changed = {
+            slot
+            for each in movers
+            for slot in (before.get(each), found.get(each))
+            if slot is not None
+        }
+        used = changed & self._placement.executors_by_slot.keys()
+        for slot in sorted(used):
+            self._cluster.free_slot(slot, words)
+        by_slot = grouped_by_slot(sorted(found.items()))
+        for slot, executors in by_slot.items():
+            if slot in changed:
+                self._cluster.assign(slot, self.topology.id, executors)
+        if self._cluster.reasons is not None:
+            self._explain(found, set(movers))
+        self.say(self._summary(found))
+
+    def _summary(self, found: Placed) -> str:
+        racks = {node: each.rack for node, each in self._cluster.supervisors.items()}
+        traffic = self.problem.traffic(found, racks)
+        share = traffic.nodes / traffic.total if traffic.total else 0.0
+        workers = counted(len(set(found.values())), "worker")
+        return f"{counted(len(found), 'executor')} on {workers}, {share:.0%} of its traffic between nodes"
+
+    def _explain(self, found: Placed, movers: set[ExecutorId]) -> None:
+        reasons = self._cluster.reasons
+        assert reasons is not None
+        by = "" if self.topology.measured else ", by its edges: nothing was measured"
+        for executor in sorted(movers & found.keys()):
+            slot = found[executor]
+            here, all_of_it = self.problem.shared_with_node(executor, found)
+            share = here / all_of_it if all_of_it else 0.0
+            words = f"{share:.0%} of its traffic is with executors of {slot.node}{by}"
+            reasons.placed(self.topology.id, [executor], slot, words)
