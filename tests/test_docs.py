@@ -234,7 +234,7 @@ def test_readme_shows_the_files_of_its_example() -> None:
         ("joins", 4),
         ("porting", 1),
         ("testing", 2),
-        ("windows", 0),
+        ("windows", 1),
     ],
 )
 def test_every_example_of_a_page_runs_and_its_tests_pass(

@@ -237,7 +237,7 @@ def _bolt(
     return FunctionBolt(function, outputs, declared.options)
 
 
-def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -> WindowedBolt:
+def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -> Any:
     options = declared.options
     shape = options["window"]
     time = options["time"]
@@ -251,11 +251,6 @@ def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -
         made = WindowFunctionBolt(function, outputs, {})
     else:
         made = _fold(where, function, declared, outputs, shape)
-    if shape.is_session:
-        assert not isinstance(shape.length, Count)
-        made.with_session_window(shape.length)
-    else:
-        made.with_window(shape.length, shape.slide)
     made.with_key(*declared.key)
     for value, setter in (
         (time, made.with_timestamp_field),
@@ -265,7 +260,7 @@ def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -
     ):
         if value is not None:
             setter(value)
-    return made
+    return shape.applied_to(made)
 
 
 def _fold(

@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from sparkstorm.api.components import Effects
 from sparkstorm.api.state import KeyValueState
-from sparkstorm.api.windows import Count, Duration
+from sparkstorm.api.windows import Count, Duration, WindowedBolt
 from sparkstorm.common.model.compiled import core
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -46,6 +46,13 @@ class WindowShape:
     length: Count | Duration
     slide: Count | Duration | None = None
     is_session: bool = False
+
+    def applied_to(self, bolt: WindowedBolt) -> Any:
+        """Return the bolt over these windows."""
+        if self.is_session:
+            assert not isinstance(self.length, Count)
+            return bolt.with_session_window(self.length)
+        return bolt.with_window(self.length, self.slide)
 
 
 def tumbling(

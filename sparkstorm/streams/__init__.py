@@ -19,6 +19,13 @@ but one.
 """
 
 from sparkstorm.streams.as_of_join import AsOfJoinBolt
+from sparkstorm.streams.calendar import (
+    CalendarBolt,
+    CalendarShape,
+    local_day,
+    local_month,
+    local_week,
+)
 from sparkstorm.streams.chain import (
     FilterBolt,
     KeyedStream,
@@ -34,6 +41,8 @@ from sparkstorm.streams.lookup import LookupBolt, LookupSource
 
 __all__ = [
     "AsOfJoinBolt",
+    "CalendarBolt",
+    "CalendarShape",
     "FilterBolt",
     "IntervalJoinBolt",
     "KeyedJoin",
@@ -44,5 +53,8 @@ __all__ = [
     "Stream",
     "StreamStep",
     "WindowedStream",
+    "local_day",
+    "local_month",
+    "local_week",
     "stream",
 ]

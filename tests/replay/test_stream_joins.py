@@ -1,4 +1,4 @@
-"""Joins of sparkstorm.streams in a replay on Spark: the rows of a live run."""
+"""Joins and calendar windows of sparkstorm.streams in a replay on Spark: the rows of a live run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sparkstorm.replay import replay
+from sparkstorm.streams import local_day
+from sparkstorm.testing import complete_topology
+from tests.streams import test_calendar as calendar
 from tests.streams.joining import live_and_replayed, topology
 from tests.streams.test_as_of_join import joined as as_of
 from tests.streams.test_interval_join import joined as interval
@@ -37,3 +40,21 @@ def test_a_replay_on_spark_has_the_rows_of_a_live_run(spark: SparkSession, join:
         found.update((stream, tuple(row)) for row in results[name].collect())
     assert found == live
     assert len(live) >= 60
+
+
+@pytest.mark.parametrize("bolt", [calendar.Sums(), calendar.Members()], ids=["fold", "window"])
+def test_local_days_on_spark_are_those_of_a_live_run(spark: SparkSession, bolt: Any) -> None:
+    random = Random(11)
+    days_ms = 12 * 24 * calendar.HOUR_MS
+    rows = [
+        [random.choice("ab"), n, calendar.AROUND + random.randrange(days_ms)] for n in range(80)
+    ]
+    made = calendar.topology(bolt, local_day("Europe/Berlin"))
+    live = complete_topology(made, {"rows": rows})["daily"]
+    frame = spark.createDataFrame(rows, "user string, n bigint, at_ms bigint").repartition(3)
+    results = replay(made, {"rows": frame}, event_time="at_ms")
+    assert sorted(row[:3] for row in live) == sorted(
+        tuple(row)[:3] for row in results["daily"].collect()
+    )
+    if isinstance(bolt, calendar.Sums):
+        assert sorted(map(tuple, results["daily"].collect())) == sorted(live)

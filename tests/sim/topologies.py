@@ -22,7 +22,7 @@ from sparkstorm.api import (
     Window,
 )
 from sparkstorm.common.model.topology import Topology
-from sparkstorm.streams import AsOfJoinBolt, IntervalJoinBolt, LookupBolt
+from sparkstorm.streams import AsOfJoinBolt, CalendarBolt, IntervalJoinBolt, LookupBolt, local_day
 from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject, TargetSink
 from tests.topologies import Count, Split
 
@@ -430,6 +430,31 @@ def look_ups(numbers: int = 20) -> Case:
     )
 
 
+def flaky_days(numbers: int = 20) -> Case:
+    """spout -> relay -> days of 23 and 24 hours -> sums, all of which raise now and then."""
+    spout, builder = FeederSpout(["ts", "number"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("relay", FlakyRelay()).global_grouping("spout")
+    shape = local_day("Europe/Berlin")
+    days = CalendarBolt(FlakyFold(), shape).with_timestamp_field("ts")
+    builder.set_bolt("days", days).global_grouping("relay")
+    builder.set_bolt("sums", Sums()).global_grouping("days")
+    wanted = Counter[str]()
+    for n in range(numbers):
+        ts = 1_774_652_400_000 + 9 * 3_600_000 * n  # the day before a change of clocks
+        spout.feed([ts, n])
+        wanted[f"days to {shape.span(ts)[1] - 1}"] += n
+    spout.finish()
+    return Case(
+        builder.build(),
+        spout,
+        "sums",
+        dict(wanted),
+        numbers,
+        {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
+    )
+
+
 class Batch(Stateful, Bolt):
     """Gathers inputs and sums them at a tick: acks come epochs later, state is put only then."""
 
@@ -559,7 +584,7 @@ def refusing(numbers: int = 12) -> Case:
 CASES: dict[str, Callable[..., Case]] = {
     "word_count": word_count, "fan_out_fan_in": fan_out_fan_in, "flaky": flaky, "batching": batching, "loop": loop,
     "wide": wide, "refusing": refusing, "to_target": to_target, "flaky_windows": flaky_windows,
-    "stream_joins": stream_joins, "look_ups": look_ups,
+    "stream_joins": stream_joins, "look_ups": look_ups, "flaky_days": flaky_days,
 }  # fmt: skip
 
 
