@@ -477,8 +477,8 @@ class LocalTransport:
         if commit.progress:
             store.progress_by_owner[commit.owner] = commit.progress
         if commit.earlier is not None:
-            slot_number, record = commit.earlier
-            store.earlier_by_owner.setdefault(commit.owner, {})[slot_number] = record
+            index, record = commit.earlier
+            store.earlier_by_owner.setdefault(commit.owner, {})[index] = record
         if commit.low_ms is not None:
             store.low_by_owner[commit.owner] = commit.low_ms
 

@@ -487,8 +487,8 @@ class RedisTransport:
         if commit.progress:
             commands.append(("HSET", k("progress"), commit.owner, commit.progress))
         if commit.earlier is not None:
-            slot_number, record = commit.earlier
-            commands.append(("HSET", k("earlier"), f"{commit.owner} {slot_number}", record))
+            index, record = commit.earlier
+            commands.append(("HSET", k("earlier"), f"{commit.owner} {index}", record))
         if commit.low_ms is not None:
             commands.append(("HSET", k("low"), commit.owner, commit.low_ms))
         return commands
