@@ -194,7 +194,10 @@ class SimSlot:
         return store
 
     def close(self) -> None:
-        """End the slot and its worker in an orderly way."""
+        """End the slot and its worker in an orderly way, and zombies, whose threads would stay."""
+        for zombie in self.zombies:
+            if zombie.exit_code is None:
+                zombie.end(-signal.SIGKILL, "killed")
         if self.worker is not None:
             assert self.process is not None and self.process.run is not None
             self.process.run.stop()

@@ -39,6 +39,7 @@ SIZES = {
     "batching": 4,
     "flaky_windows": 8,
     "stream_joins": 8,
+    "look_ups": 12,
     "flaky_days": 8,
 }
 ROWS = [["the quick brown fox"], ["the lazy dog"], ["the end"]]

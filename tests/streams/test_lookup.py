@@ -24,9 +24,7 @@ from sparkstorm.testing import (
     LocalCluster,
     Shared,
     complete_topology,
-    simulate,
 )
-from tests.sim.topologies import subject
 from tests.tiers import examples
 
 FIELDS = {"user": "string", "n": "bigint"}
@@ -210,17 +208,6 @@ def test_no_row_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
         cluster.kill_worker("country")
         cluster.run_until_idle()
     assert Counter(capture.values) == Counter(expected(rows))
-
-
-# without zombies, whose threads a simulation leaves behind
-FAULTS = "KILL_WORKER CRASH_WORKER PAUSE_WORKER LOSE_NODE CUT_FROM_REDIS REBALANCE STORE_AWAY"
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("first", [0, 10])
-def test_rows_are_looked_up_once_under_faults(first: int) -> None:
-    seeds = range(first, first + 10)
-    assert simulate(subject("look_ups", 12), seeds, kinds=FAULTS.split()).faults > 30
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
