@@ -86,7 +86,9 @@ class AsOfJoinBolt(KeyedJoin):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Take in a version of the table, or a row that waits for those of its own time."""
-        view = self._views[tup.component, tup.stream]
+        view = self._views.get((tup.component, tup.stream))
+        if view is None:  # a tick
+            return
         values = tup.values
         at_ms = values[view.at] if self._is_timed else 0
         key = self._key(view, values)

@@ -104,7 +104,9 @@ class IntervalJoinBolt(KeyedJoin):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Emit the pairs of a row, and keep it while partners may come."""
-        view = self._views[tup.component, tup.stream]
+        view = self._views.get((tup.component, tup.stream))
+        if view is None:  # a tick
+            return
         values = tup.values
         side = view.side
         at_ms = values[view.at]

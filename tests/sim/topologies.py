@@ -622,3 +622,18 @@ def small_flaky_windows() -> Subject:
 def small_loop() -> Subject:
     """Six numbers."""
     return subject("loop", 6)
+
+
+def small_stream_joins() -> Subject:
+    """Eight numbers."""
+    return subject("stream_joins", 8)
+
+
+def small_look_ups() -> Subject:
+    """Twelve numbers."""
+    return subject("look_ups", 12)
+
+
+def small_flaky_days() -> Subject:
+    """Eight numbers."""
+    return subject("flaky_days", 8)
