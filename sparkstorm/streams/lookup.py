@@ -60,7 +60,7 @@ class LookupBolt(Bolt):
     Values, and missing keys, are kept for `expire` in up to `size` keys of each task. One older
     than `refresh` is still used, and fetched again when no tuple waits. Tuples keep their order.
     The metrics `lookup_calls`, `lookup_hits`, `lookup_missing` and `lookup_errors` count calls,
-    tuples that needed none, tuples without a value, and failed calls.
+    tuples that needed none, tuples without a value, and calls and keys that failed.
 
     A replay reads `snapshot` instead, a mapping, or a file of JSON lines or Parquet with the fields
     of key and `add`: the values as of the time that is replayed. Without one it is refused, unless
@@ -244,7 +244,9 @@ class LookupBolt(Bolt):
         now_ms = self._now_ms()
         values = {key: answers.get(key, _MISSING) for key in (*needed, *some)}
         for key, value in values.items():
-            if not isinstance(value, Exception):
+            if isinstance(value, Exception):
+                self._errors.inc()
+            else:
                 self._known[key] = value, now_ms
                 self._known.move_to_end(key)
         while len(self._known) > self._size:

@@ -102,6 +102,49 @@ def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills
         assert "task 4711" in cluster.dead_letters[0].reason
 
 
+def test_a_blocking_bolt_acts_on_what_it_has_gathered_when_no_row_waits() -> None:
+    """Also after its method has raised once: the inputs wait for the next turn."""
+
+    class Gathers(Collecting):
+        blocking = True
+        has_enough = False
+
+        def __init__(self) -> None:
+            self.sizes: Shared[list[int]] = Shared([])
+
+        def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+            super().prepare(conf, context, collector)
+            self.gathered: list[Tuple] = []
+
+        def execute(self, tup: Tuple) -> None:
+            self.gathered.append(tup)
+            self.has_enough = len(self.gathered) >= 4
+
+        def end_turn(self) -> None:
+            self.sizes.value.append(len(self.gathered))
+            if len(self.sizes.value) == 1:
+                raise ValueError("not in this turn")
+            for tup in self.gathered:
+                self.collector.emit((tup[0],), tup)
+                self.collector.ack(tup)
+            self.gathered = []
+
+    spout, bolt, capture = FeederSpout(), Gathers(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, bolt, capture))
+        for value in range(2):
+            spout.feed([value])
+        cluster.run_until(lambda: bool(cluster.errors))
+        assert "not in this turn" in cluster.errors[0].text
+        for value in range(2, 12):
+            spout.feed([value])
+        cluster.run_until_idle()
+        assert capture.values == [(value,) for value in range(12)]
+        assert len(spout.acked) == 12
+        # never more than it wants, but for those that a failed turn has left
+        assert max(bolt.sizes.value) <= 4
+
+
 def test_what_another_thread_emits_for_an_open_input_leaves_with_its_ack() -> None:
     """Otherwise a crash between the two would have the input executed again, and the emission made
     twice.

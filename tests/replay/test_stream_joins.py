@@ -1,8 +1,12 @@
-"""Joins and calendar windows of sparkstorm.streams in a replay on Spark: the rows of a live run."""
+"""Joins, look-ups and calendar windows of sparkstorm.streams in a replay on Spark: the rows of a live run."""
 
 from __future__ import annotations
 
+import json
+import operator
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,6 +17,7 @@ from sparkstorm.replay import replay
 from sparkstorm.streams import local_day
 from sparkstorm.testing import complete_topology
 from tests.streams import test_calendar as calendar
+from tests.streams import test_lookup as look_up
 from tests.streams.joining import live_and_replayed, topology
 from tests.streams.test_as_of_join import joined as as_of
 from tests.streams.test_interval_join import joined as interval
@@ -58,3 +63,20 @@ def test_local_days_on_spark_are_those_of_a_live_run(spark: SparkSession, bolt: 
     )
     if isinstance(bolt, calendar.Sums):
         assert sorted(map(tuple, results["daily"].collect())) == sorted(live)
+
+
+def countries_of(users: Sequence[str]) -> dict[str, str]:
+    return {user: look_up.COUNTRIES[user] for user in users if user in look_up.COUNTRIES}
+
+
+def test_look_ups_on_spark_are_those_of_the_snapshot(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "users.jsonl"
+    users = [{"user": user, "country": country} for user, country in look_up.COUNTRIES.items()]
+    path.write_text("".join(json.dumps(user) + "\n" for user in users))
+    rows = [[["ann", "zoe", None][n % 3], n] for n in range(30)]
+    made = look_up.topology(look_up.located(countries_of, snapshot=str(path)), tasks=2)
+    live = complete_topology(made, {"users": rows})["country"]
+    frame = spark.createDataFrame(rows, "user string, n bigint").repartition(2)
+    results = replay(made, {"users": frame})
+    key = operator.itemgetter(1)
+    assert sorted(map(tuple, results["country"].collect()), key=key) == sorted(live, key=key)

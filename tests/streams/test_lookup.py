@@ -155,6 +155,18 @@ def test_a_value_that_is_an_error_parks_the_inputs_of_its_key_alone() -> None:
     assert [letter.failure.text for letter in done.dead_letters] == ["ValueError: no user"]
 
 
+def test_calls_and_keys_that_fail_are_counted() -> None:
+    spout, builder = FeederSpout(FIELDS), TopologyBuilder()
+    builder.set_spout("users", spout)
+    builder.set_bolt("country", located(Asked(bad=["mallory"], failing=[1])), inputs="users")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.max.retries": 2})
+        spout.feed(["mallory", 1])
+        cluster.run_until(lambda: bool(cluster.dead_letters))
+        counted = cluster.metrics("country")
+        assert (counted["lookup_calls"].value, counted["lookup_errors"].value) == (3, 3)
+
+
 def test_a_value_that_a_grouping_refuses_parks_its_own_input_alone() -> None:
     builder, capture = TopologyBuilder(), CaptureBolt()
     builder.set_spout("users", FeederSpout(FIELDS))
