@@ -113,7 +113,21 @@ def test_the_periods_of_nimbus_come_from_their_keys() -> None:
         "nimbus.reassign": False,
         "nimbus.topology.validator": "rules:check",
         "sparkstorm.worker.store.timeout.secs": 11,
+        "nimbus.measurements.window.secs": 120,
     }
     assert NimbusSettings.of(conf) == NimbusSettings(
-        1000, 9000, 2000, 3000, 4000, 5000, 500, 7, 8000, 10_000, False, "rules:check", 11_000
+        1000,
+        9000,
+        2000,
+        3000,
+        4000,
+        5000,
+        500,
+        7,
+        8000,
+        10_000,
+        False,
+        "rules:check",
+        11_000,
+        120_000,
     )

@@ -346,6 +346,7 @@ class NimbusSettings(Settings):
     reassigns: Annotated[bool, "nimbus.reassign"]
     validator: Annotated[str | None, "nimbus.topology.validator"]
     store_timeout_ms: Annotated[int, "sparkstorm.worker.store.timeout.secs"]
+    window_ms: Annotated[int, "nimbus.measurements.window.secs"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ from sparkstorm.control_plane.nimbus.redis_cleanup import (
     PATIENCE_OF_SEVERAL_S,
     PATIENCE_S,
     RedisRetirement,
+    read_counts,
 )
 from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
 from sparkstorm.control_plane.supervisor.slot_main import main_by_ticket
@@ -286,6 +287,7 @@ class Cluster:
                     if redis_address.name in names
                 ],
             ),
+            read_counts=partial(read_counts, connection.stores, patience_s),
             listeners=self.listeners,
         )
         nimbus = Nimbus(

@@ -11,7 +11,8 @@ import contextlib
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sparkstorm.client.connect import zookeeper_address
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.config import default_conf, merge
 from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.settings import NimbusSettings
 from sparkstorm.common.stores.connection import load_connection, signing_key
 from sparkstorm.control_plane.blobs.redis import TAG, RedisBytesStore
 from sparkstorm.control_plane.blobs.store import BlobStore
@@ -27,6 +29,9 @@ from sparkstorm.control_plane.cluster.envelope import FAMILY
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperStateStore
 from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading
+from sparkstorm.control_plane.nimbus.measurer import Measurer, ReadCounts, no_counts
+from sparkstorm.control_plane.nimbus.redis_cleanup import read_counts
+from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
 from sparkstorm.control_plane.scheduling.round import supervisor_view
 from sparkstorm.control_plane.scheduling.round_memory import topology_view
 from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
@@ -48,6 +53,7 @@ class Look:
 
     reading: Reading
     now_ms: int
+    measured: Mapping[str, Measurements] = field(default_factory=dict)
 
     @property
     def scene(self) -> Scene:
@@ -61,8 +67,11 @@ class Look:
         return Scene.from_records(
             [supervisor_view(info) for info in snapshot.supervisors.values()],
             [
-                topology_view(_own_part(topology), self.now_ms)
-                for topology in snapshot.topologies.values()
+                replace(
+                    topology_view(_own_part(topology), self.now_ms),
+                    measured=self.measured.get(topology_id),
+                )
+                for topology_id, topology in snapshot.topologies.items()
             ],
             placed,
         )
@@ -221,8 +230,15 @@ def _own_part(topology: KnownTopology) -> KnownTopology:
 class Inspector:
     """View of a cluster through its stores."""
 
-    def __init__(self, state: StormState, blobs: BlobStore, conf: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        state: StormState,
+        blobs: BlobStore,
+        conf: Mapping[str, Any],
+        read_counts: ReadCounts = no_counts,
+    ) -> None:
         self._state = state
+        self._measurer = Measurer(read_counts, NimbusSettings.of(conf))
         self._reader = ClusterReader(state, blobs, dict(conf))
         self._clock = SystemClock()
         self._pause = threading.Event()
@@ -245,7 +261,8 @@ class Inspector:
             opened.callback(chunks.close)
             key = signing_key(connection.secret)
             state = StormState(store, key)
-            inspector = cls(state, BlobStore(state, chunks, key), conf.as_dict())
+            counts = partial(read_counts, connection.stores, _REDIS_ANSWER_S)
+            inspector = cls(state, BlobStore(state, chunks, key), conf.as_dict(), counts)
             inspector._opened = opened.pop_all()
         return inspector
 
@@ -259,9 +276,13 @@ class Inspector:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def look(self) -> Look:
-        """Read everything once."""
-        look = Look(self._reader.read(), self._clock.now_ms())
+    def look(self, measures: bool = False) -> Look:
+        """Read everything once; with `measures` the scene has what topologies were measured to do,
+        for which the counts of each are read from Redis.
+        """
+        reading, now_ms = self._reader.read(), self._clock.now_ms()
+        wanted = reading.snapshot.topologies if measures else ()
+        look = Look(reading, now_ms, self._measurer.measured(reading.snapshot, wanted, now_ms))
         self._moments.append(look.moment)
         return look
 

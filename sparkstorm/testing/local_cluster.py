@@ -166,6 +166,7 @@ class LocalCluster:
             home=data.name,
             other_stores=data.others,
             require_durable=data.require_durable,
+            read_counts=data.read_counts,
         )
         blobs = BlobStore(state, self.bytes_store, KEY)
         self.nimbus = Nimbus(state, blobs, chosen_scheduler(self.conf), self.conf, "nimbus", hooks)

@@ -8,11 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import TopologyBase
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.settings import SubmissionSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.scheduling.measured.measuring import CountRecords
 from sparkstorm.data_plane.transport.local import LocalStore
 from sparkstorm.data_plane.transport.local_reader import LocalReader
 from sparkstorm.data_plane.transport.progress import INHERITED, Progress, under_way
@@ -105,6 +107,11 @@ class DataPlane:
     def planes(self) -> Sequence[DataPlane]:
         """Return the planes of all stores, the home store's first."""
         return (self, *self.others.values())
+
+    def read_counts(self, base: TopologyBase) -> list[CountRecords]:
+        """Return the counts of a topology, of each of its stores."""
+        readers = [LocalReader(self.at(each).of(base.topology_id).store) for each in base.stores]
+        return [CountRecords.decoded(each.progress(), each.earlier()) for each in readers]
 
     def require_durable(self, durability: str, stores: Sequence[str]) -> None:
         """Refuse a store that does not sync its file before it answers where that is wanted; each

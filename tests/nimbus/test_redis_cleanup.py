@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.common.model.worker_spec import RedisAddress
-from sparkstorm.control_plane.nimbus.redis_cleanup import RedisRetirement
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.control_plane.nimbus.redis_cleanup import RedisRetirement, read_counts
+from sparkstorm.control_plane.scheduling.measured.measuring import CountRecords
 from sparkstorm.data_plane.transport.base import TOMBSTONE_MS
 from sparkstorm.data_plane.transport.keys import Keys
 from sparkstorm.data_plane.transport.progress import (
@@ -39,6 +42,17 @@ def retirement(own_redis: Any) -> RedisRetirement:
 
 def names(client: Any) -> set[str]:
     return {name.decode() for name in client.keys("*")}
+
+
+def test_counts_are_read_with_those_of_earlier_minutes(own_redis: Any) -> None:
+    address = RedisAddress(own_redis.host, own_redis.port, own_redis.password)
+    newest, before = (Progress({1: TaskCounts("a", executed=n)}, now_ms=n) for n in (9, 5))
+    base = TopologyBase("a-1-1", "a", 0, TopologyStatus.ACTIVE, 1, {}, "code", "conf")
+    with own_redis.client() as client:
+        client.hset(Keys("a-1-1")("progress"), "n1:1", newest.encode())
+        client.hset(Keys("a-1-1")("earlier"), "n1:1 3", before.encode())
+        found = read_counts(RedisStores(address), 5.0, base)
+    assert found == [CountRecords({"n1:1": newest}, {"n1:1": [before]})]
 
 
 def test_retiring_deletes_one_topology_whole_and_may_be_repeated(

@@ -4,8 +4,12 @@ use.
 
 import pytest
 
-from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.clock import SystemClock
+from sparkstorm.common.model.assignment import ExecutorId, TopologyBase, WorkerSlot
 from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.control_plane.scheduling.measured.measuring import CountRecords
+from sparkstorm.data_plane.transport.progress import EdgeCounts, Progress, TaskCounts
+from sparkstorm.extensions.laboratory import Scene
 from sparkstorm.notebook.live import Inspector
 from tests.nimbus.nimbus_bench import Bench
 
@@ -33,6 +37,27 @@ def test_a_look_has_every_supervisor_slot_executor_and_task() -> None:
         "slot"
     )
     assert "RUNNING" in look.picture(title="now").text
+
+
+def test_a_scene_has_measurements_where_they_are_asked_for() -> None:
+    bench = Bench(nodes=2)
+    topology_id = bench.submit(topology__workers=2)
+    bench.advance(5)
+    tasks = {2: TaskCounts("lines", emitted=600)}
+    edges = {("lines", "default", "split"): EdgeCounts(600, 600)}
+
+    def counts(base: TopologyBase) -> list[CountRecords]:
+        now_ms = SystemClock().now_ms()
+        slot = str(bench.slots(base.topology_id)[ExecutorId(2, 2)])
+        record = Progress(tasks, started_ms=now_ms - 300_000, now_ms=now_ms, edges=edges)
+        return [CountRecords({slot: record})]
+
+    with Inspector(bench.state, bench.blobs, bench.conf, counts) as inspector:
+        assert inspector.look().scene.topologies[0].measured is None
+        scene = Scene.from_text(inspector.look(measures=True).scene.to_text())
+    measured = next(each for each in scene.topologies if each.id == topology_id).measured
+    assert measured is not None
+    assert measured.flows[0].rows_per_s == pytest.approx(2.0, rel=0.01)
 
 
 def test_two_looks_tell_what_moved_and_who_is_gone() -> None:

@@ -104,7 +104,7 @@ def test_every_scheduler_gives_each_cell_workers_of_its_own(name: str, cells: in
     by_slot = cells_by_slot(mine, cells)
     assert {len(found) for found in by_slot.values()} == {1}
     assert set().union(*by_slot.values()) == set(range(cells))
-    if (name, cells) != ("isolation", 3):  # each of its cells has a machine
+    if name not in ("isolation", "traffic") or cells < 3:  # each of its cells has a machine
         assert placed["other-1-1"].keys() == set(other.executors())
     assert set(mine.values()).isdisjoint(placed["other-1-1"].values())
     if name not in ("resource-aware", "multitenant"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkstorm.control_plane.supervisor.worker_memory import (
+    HostMeter,
     MemoryWatch,
     Usage,
     oom_kills,
@@ -21,6 +22,18 @@ def test_a_process_is_measured_and_one_that_is_gone_is_not() -> None:
     usage = usage_of(os.getpid())
     assert usage is not None and usage.rss_bytes > 10 * MB and usage.cpu_ms >= 0
     assert usage_of(2**22 + 1) is None
+
+
+def test_a_host_is_measured_by_its_cores_and_by_what_the_hypervisor_took(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    meter = HostMeter(stat)
+    assert meter.read() == (len(os.sched_getaffinity(0)), 0.0)
+    stat.write_text("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n", "ascii")
+    assert meter.read()[1] == 0.0
+    stat.write_text("cpu  150 0 150 880 0 0 0 20 0 0\n", "ascii")
+    assert meter.read()[1] == pytest.approx(0.1)
+    stat.write_text("cpu of another kind\n", "ascii")
+    assert meter.read()[1] == 0.0
 
 
 def test_growth_and_cpu_are_those_of_the_last_two_minutes() -> None:

@@ -184,6 +184,10 @@ class SupervisorInfo:
     # address of Spark's driver, and why this host does not reach it; empty while it does
     driver: str = field(default="", metadata=ADDED_LATER)
     driver_problem: str = field(default="", metadata=ADDED_LATER)
+    # processors that its host's slots may use, and the share of their time that the hypervisor gave
+    # to others; 0: not known
+    cores: float = field(default=0.0, metadata=ADDED_LATER)
+    steal: float = field(default=0.0, metadata=ADDED_LATER)
 
     @property
     def unreached(self) -> str:

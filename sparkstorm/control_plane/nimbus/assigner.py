@@ -27,11 +27,12 @@ from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark, RebalancePlan
 from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.common.model.task_beats import TaskBeats, master_task
-from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.common.settings import NimbusSettings, SubmissionSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading
 from sparkstorm.control_plane.nimbus.heartbeat_monitor import Alive, HeartbeatMonitor, StoreWatch
-from sparkstorm.control_plane.scheduling.per_topology import dry_run_copy
+from sparkstorm.control_plane.nimbus.measurer import Measurer
+from sparkstorm.control_plane.scheduling.per_topology import dry_run_copy, wanting
 from sparkstorm.control_plane.scheduling.round import plan_round
 from sparkstorm.control_plane.scheduling.round_memory import RoundMemory
 from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, RoundPlan, Snapshot
@@ -53,12 +54,14 @@ class Assigner:
         stores: StoreWatch,
     ) -> None:
         self._stores = stores
+        self.measurer = Measurer(reader.read_counts, NimbusSettings.of(conf))
         self._state = state
         self._reader = reader
         self._heartbeat_monitor = heartbeat_monitor
         self._scheduler = scheduler
         self._conf = conf
         self._memory = RoundMemory()
+        self._said: dict[str, str] = {}  # status of each topology, logged when it changes
 
     def plan(
         self,
@@ -68,7 +71,12 @@ class Assigner:
         rebalanced: Mapping[str, RebalanceOptions] | None = None,
     ) -> RoundPlan:
         """Ask the scheduler; any error of a plug-in is raised as FailedAssignTopologyError."""
-        return self._ask(self._scheduler, snapshot, alive, now_ms, rebalanced)
+        plan = self._ask(self._scheduler, snapshot, alive, now_ms, rebalanced)
+        for topology_id, words in plan.status.items():
+            if words != self._said.get(topology_id):
+                _LOG.info("%s: %s", topology_id, words)
+        self._said = dict(plan.status)
+        return plan
 
     def _ask(
         self,
@@ -82,6 +90,9 @@ class Assigner:
         # without Redis.
         snapshot, alive = self._stores.usable(snapshot, alive)
         try:
+            if asking := wanting(scheduler, snapshot.topologies):
+                measured = self.measurer.measured(snapshot, asking, now_ms)
+                snapshot = replace(snapshot, measured=measured)
             return plan_round(
                 snapshot, alive, scheduler, self._conf, now_ms, rebalanced, self._memory
             )

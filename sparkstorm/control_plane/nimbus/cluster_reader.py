@@ -28,6 +28,7 @@ from sparkstorm.common.model.status import JsonValue
 from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
 from sparkstorm.control_plane.cluster.base import Hint
 from sparkstorm.control_plane.cluster.storm_state import StormState
+from sparkstorm.control_plane.nimbus.measurer import ReadCounts, no_counts
 from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Snapshot
 
 ReadT = TypeVar("ReadT")
@@ -72,7 +73,14 @@ class ClusterReader:
     keys.
     """
 
-    def __init__(self, state: StormState, blobs: BlobStore, conf: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        state: StormState,
+        blobs: BlobStore,
+        conf: dict[str, Any],
+        read_counts: ReadCounts = no_counts,
+    ) -> None:
+        self.read_counts = read_counts
         self._state = state
         self._blobs = blobs
         self._conf = conf
@@ -114,7 +122,9 @@ class ClusterReader:
         }
         drivers = self._read_drivers(hint, problems)
         snapshot = replace(
-            _snapshot(topologies, assignments, supervisors), marks=self._read_marks(hint, problems)
+            _snapshot(topologies, assignments, supervisors),
+            marks=self._read_marks(hint, problems),
+            beats=beats,
         )
         return Reading(snapshot, bases, beats, problems, drivers)
 

@@ -89,7 +89,7 @@ class NimbusDuties:
         self._changes = SupervisorChanges(state, hooks.wake)
         settings = NimbusSettings.of(conf)
         self.board = ProblemBoard(state)
-        self.reader = ClusterReader(state, blobs, conf)
+        self.reader = ClusterReader(state, blobs, conf, hooks.read_counts)
         self._heartbeat_monitor = HeartbeatMonitor(settings)
         self._stores = StoreWatch(settings)
         self._error_reports = ErrorReports(state)

@@ -34,6 +34,11 @@ class GuardedScheduler:
         twin._running = self._running
         return twin
 
+    @property
+    def wants_measurements(self) -> bool:
+        """Return whether the scheduler asks for measurements."""
+        return bool(getattr(self._scheduler, "wants_measurements", False))
+
     def prepare(self, conf: Conf) -> None:
         """Pass the configuration on."""
         self._scheduler.prepare(conf)

@@ -18,6 +18,7 @@ from typing import Protocol
 from sparkstorm.common.errors import OneStoreAwayError, StoreUnavailableError
 from sparkstorm.common.model.worker_spec import unknown_store
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.control_plane.nimbus.measurer import ReadCounts, no_counts
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,6 +145,8 @@ class NimbusHooks:
     """Called with `topology.cells.durability` and the names of a topology's stores; raises
     InvalidConfigError for one that cannot keep that, StoreUnavailableError for one that is away.
     """
+    read_counts: ReadCounts = no_counts
+    """Reads the counts of a topology from its stores, for schedulers that ask for measurements."""
     listeners: list[TopologyActionListener] = field(default_factory=list)
 
     @property

@@ -14,7 +14,9 @@ from collections.abc import Collection
 from contextlib import closing
 
 from sparkstorm.common.errors import StoreInconsistentError
-from sparkstorm.common.model.worker_spec import RedisAddress
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.worker_spec import RedisAddress, RedisStores
+from sparkstorm.control_plane.scheduling.measured.measuring import CountRecords
 from sparkstorm.data_plane.transport.base import TOMBSTONE_MS
 from sparkstorm.data_plane.transport.connection import Link, Script, links_to_all
 from sparkstorm.data_plane.transport.keys import Keys, topology_of
@@ -28,6 +30,19 @@ _LOG = logging.getLogger(__name__)
 PATIENCE_S = 10.0
 # With several stores the topologies of the others wait meanwhile.
 PATIENCE_OF_SEVERAL_S = 2.0
+
+
+def read_counts(stores: RedisStores, patience_s: float, base: TopologyBase) -> list[CountRecords]:
+    """Return the counts of a topology, of each of its stores; StoreUnavailableError while one is
+    away.
+    """
+    found = []
+    for name in base.stores:
+        address = stores.of(base.topology_id, name)
+        reader = RedisReader(address, base.topology_id, patience_s, may_write=False)
+        with closing(reader):
+            found.append(CountRecords.decoded(reader.progress(), reader.earlier()))
+    return found
 
 
 class RedisRetirement:

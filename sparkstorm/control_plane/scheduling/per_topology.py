@@ -30,6 +30,7 @@ from sparkstorm.control_plane.scheduling.records import (
 from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.control_plane.scheduling.resource.resources import CPU, FIRST_GENERIC, MEMORY
 from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
 from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 
 CLUSTER_KEY = "storm.scheduler"
@@ -71,6 +72,15 @@ def dry_run_copy(scheduler: Scheduler) -> Scheduler:
     return scheduler.dry_run_copy() if isinstance(scheduler, PerTopologySchedulers) else scheduler
 
 
+def wanting(scheduler: Scheduler, topologies: Mapping[str, KnownTopology]) -> set[str]:
+    """Return the topologies whose scheduler asks for measurements (`wants_measurements`)."""
+    if isinstance(scheduler, BlacklistScheduler):
+        return wanting(scheduler.inner, topologies)
+    if isinstance(scheduler, PerTopologySchedulers):
+        return scheduler.wanting(topologies)
+    return set(topologies) if getattr(scheduler, "wants_measurements", False) else set()
+
+
 def check_choice(conf: Conf) -> None:
     """Refuse a `topology.scheduler` that cannot be made; `conf` is the topology's configuration
     over the cluster's.
@@ -107,6 +117,27 @@ class PerTopologySchedulers:
         twin._guests = {name: self._copied(name, guest) for name, guest in self._guests.items()}
         return twin
 
+    def wanting(self, topologies: Mapping[str, KnownTopology]) -> set[str]:
+        """Return the topologies whose scheduler asks for measurements."""
+        names = {
+            each: ChoiceSettings.of_partial(known.conf).topology or self._name
+            for each, known in topologies.items()
+        }
+        asking = {name for name in set(names.values()) if self._asks(name)}
+        return {each for each, name in names.items() if name in asking}
+
+    def _asks(self, name: str) -> bool:
+        try:
+            made = self._own if name == self._name else self._guest(name)
+        except Exception:  # user code: `schedule` says that it cannot be made
+            return False
+        return bool(getattr(made, "wants_measurements", False))
+
+    def _guest(self, name: str) -> Scheduler:
+        if name not in self._guests:
+            self._guests[name] = self._make(name, self._conf)
+        return self._guests[name]
+
     def _copied(self, name: str, scheduler: Scheduler) -> Scheduler:
         if "." not in name and not getattr(scheduler, "keeps_history", False):
             return scheduler
@@ -132,9 +163,7 @@ class PerTopologySchedulers:
 
     def _host(self, name: str, group: Collection[str], cluster: ClusterView) -> None:
         try:
-            if name not in self._guests:
-                self._guests[name] = self._make(name, self._conf)
-            _schedule_apart(self._guests[name], group, cluster)
+            _schedule_apart(self._guest(name), group, cluster)
         except Exception as error:  # user code: a scheduler that was plugged in
             for topology_id in group:
                 if cluster.placement(topology_id).num_missing:

@@ -16,6 +16,7 @@ from sparkstorm.common.model.assignment import (
 )
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.control_plane.scheduling.liveness import dead_slots, leaving_executors
+from sparkstorm.control_plane.scheduling.measured.measurements import HostLoad
 from sparkstorm.control_plane.scheduling.per_topology import cell_views, schedule_cells
 from sparkstorm.control_plane.scheduling.placement import Placement
 from sparkstorm.control_plane.scheduling.previous import PreviousPlacement, ScheduleReason
@@ -49,8 +50,7 @@ def plan_round(
     """
     rebalanced = rebalanced or {}
     memory = memory or RoundMemory()
-    memory.keep_only(snapshot.topologies.keys())
-    views = {key: memory.view(topology, now_ms) for key, topology in snapshot.topologies.items()}
+    views = memory.views(snapshot, now_ms)
     leaving = {} if rebalanced else leaving_executors(snapshot, alive)
     bound = (
         {key: living - leaving.get(key, frozenset()) for key, living in alive.items()}
@@ -175,6 +175,7 @@ def supervisor_view(info: SupervisorInfo, dead: Container[int] = ()) -> Supervis
         rack if isinstance(rack, str) else None,
         info.uptime_ms,
         info.resources,
+        HostLoad(info.cores, info.steal) if info.cores else None,
     )
 
 

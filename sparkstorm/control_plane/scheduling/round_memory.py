@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from sparkstorm.common.model.assignment import Assignment, ExecutorId
 from sparkstorm.common.model.tasks import cell_by_task
+from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
 from sparkstorm.control_plane.scheduling.placement import Placement
 from sparkstorm.control_plane.scheduling.records import ComponentView, InputView, TopologyView
-from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,17 @@ class RoundMemory:
             if topology_id in topology_ids
         }
 
-    def view(self, topology: KnownTopology, now_ms: int) -> TopologyView:
+    def views(self, snapshot: Snapshot, now_ms: int) -> dict[str, TopologyView]:
+        """Return all topologies as schedulers see them, and drop those that are gone."""
+        self.keep_only(snapshot.topologies.keys())
+        return {
+            topology_id: self.view(topology, now_ms, snapshot.measured.get(topology_id))
+            for topology_id, topology in snapshot.topologies.items()
+        }
+
+    def view(
+        self, topology: KnownTopology, now_ms: int, measured: Measurements | None = None
+    ) -> TopologyView:
         """Return the topology as schedulers see it."""
         topology_id = topology.base.topology_id
         remembered = self._by_id.get(topology_id)
@@ -50,7 +61,7 @@ class RoundMemory:
             remembered = self._by_id[topology_id] = _Remembered(
                 topology, topology_view(topology, now_ms)
             )
-        return _aged(remembered.view, max(0, now_ms - topology.base.launch_ms))
+        return _aged(remembered.view, max(0, now_ms - topology.base.launch_ms), measured)
 
     def placement(self, topology_id: str, assignment: Assignment) -> Placement:
         """Return a copy on write of the assignment's placement without unknown executors; call
@@ -81,11 +92,12 @@ def _same(old: KnownTopology, new: KnownTopology) -> bool:
     )
 
 
-def _aged(view: TopologyView, uptime_ms: int) -> TopologyView:
-    if view.uptime_ms == uptime_ms:
+def _aged(view: TopologyView, uptime_ms: int, measured: Measurements | None) -> TopologyView:
+    if view.uptime_ms == uptime_ms and view.measured is measured:
         return view
     twin = copy.copy(view)
     object.__setattr__(twin, "uptime_ms", uptime_ms)
+    object.__setattr__(twin, "measured", measured)
     return twin
 
 

@@ -9,11 +9,13 @@ from sparkstorm.common.model.assignment import (
     ExecutorId,
     SupervisorInfo,
     TopologyBase,
+    WorkerBeat,
     WorkerSlot,
 )
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark
 from sparkstorm.common.model.tasks import compute_executors
+from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
 
 Placed = Mapping[ExecutorId, WorkerSlot]
 
@@ -44,6 +46,9 @@ class Snapshot:
     # of a former topology of the name, by the new id
     backups: Mapping[str, Assignment] = field(default_factory=dict)
     marks: Mapping[str, HostMark] = field(default_factory=dict)  # of excluded and drained hosts
+    beats: tuple[WorkerBeat, ...] = ()
+    # of topologies whose schedulers ask
+    measured: Mapping[str, Measurements] = field(default_factory=dict)
 
     def open_slots(self) -> set[WorkerSlot]:
         """Return the slots of living supervisors whose hosts are not excluded, used or not."""

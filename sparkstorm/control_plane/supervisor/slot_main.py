@@ -42,6 +42,7 @@ from sparkstorm.control_plane.supervisor.slot import Place, Slot, worker_log_nam
 from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.control_plane.supervisor.store_probe import ANSWER_S, DriverProbe, RedisProbe
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
+from sparkstorm.control_plane.supervisor.worker_memory import HostMeter
 from sparkstorm.control_plane.supervisor.worker_process import WorkerChild, child_environment
 from sparkstorm.data_plane.transport.connection import Link
 from sparkstorm.data_plane.user_code.trial import CodeTrial
@@ -273,6 +274,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         resources=settings.resources,
         scheduler_meta=meta_of(spec, place.host),
         driver=spec.driver,
+        host_load=HostMeter().read,
     )
     log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
     logs = LogPublisher(place.slot, spec.stores, log_of, LOG_PATIENCE_S)

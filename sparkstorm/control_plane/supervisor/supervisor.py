@@ -8,7 +8,7 @@ free.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -66,6 +66,8 @@ class SupervisorDuties:
     resources: Mapping[str, float] = field(default_factory=dict)
     scheduler_meta: Mapping[str, JsonValue] = field(default_factory=dict)
     driver: str = ""  # address of Spark's driver
+    # cores of the host, and the share of their time that others got
+    host_load: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
 
 
 def part_of(assignment: Assignment, slot: WorkerSlot) -> LocalAssignment | None:
@@ -233,6 +235,7 @@ class Supervisor:
         present = (self._state.store.session_epoch, tuple(ports), tuple(used), trials, ways)
         if present == self._registered and now_ms < self._heartbeat_due_ms:
             return
+        cores, steal = settings.host_load()
         info = SupervisorInfo(
             self._dir.node,
             settings.host,
@@ -248,6 +251,8 @@ class Supervisor:
             others,
             settings.driver,
             driver_problem,
+            cores,
+            round(steal, 3),
         )
         self._state.register_supervisor(info)
         self._registered, self._heartbeat_due_ms = present, now_ms + settings.heartbeat_ms

@@ -1,5 +1,5 @@
-"""Memory and CPU of a worker process as its slot measures them, and the watch over its memory
-limit.
+"""Memory and CPU of a worker process and of its host as a slot measures them, and the watch over
+the memory limit.
 
 The watch is PURE: figures in, sentences out. It warns once from 80 % of the limit on, with the
 growth, and asks for a restart at the limit.
@@ -18,6 +18,7 @@ _WARN_SHARE = 0.8
 _WINDOW_MS = 120_000
 _LEAST_MS = 10_000  # before that a growth per minute would be a guess
 _MB = 1024 * 1024
+_HAS_AFFINITY = hasattr(os, "sched_getaffinity")  # macOS has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,30 @@ def usage_of(pid: int) -> Usage | None:
     except (OSError, ValueError, IndexError):
         return None
     return Usage(pages * os.sysconf("SC_PAGE_SIZE"), ticks * 1000 // os.sysconf("SC_CLK_TCK"))
+
+
+class HostMeter:
+    """Processors that this process may use, and the share of their time that the hypervisor gave to
+    others since the last reading.
+    """
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self._stat = stat
+        self._before: list[int] = []
+
+    def read(self) -> tuple[float, float]:
+        """Return the number of cores and the share; a share that is not known is 0."""
+        cores = float(len(os.sched_getaffinity(0)) if _HAS_AFFINITY else os.cpu_count() or 0)
+        try:
+            words = self._stat.read_text(encoding="ascii").split("\n", 1)[0].split()
+            # user nice system idle iowait irq softirq steal
+            times = [int(word) for word in words[1:9]]
+        except (OSError, ValueError):
+            return cores, 0.0
+        before, self._before = self._before, times
+        passed = [new - old for new, old in zip(times, before, strict=False)]
+        total = sum(passed)
+        return cores, max(0.0, passed[7] / total) if len(passed) == 8 and total > 0 else 0.0
 
 
 def oom_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int:

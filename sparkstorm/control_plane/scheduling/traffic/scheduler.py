@@ -56,7 +56,9 @@ class TrafficScheduler:
         self._plans = Plans(self._settings)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
-        """Place what is missing, and make the plans that pay; topologies by id."""
+        """Place what is missing, and make the plans that pay; isolated topologies first, then
+        by id.
+        """
         self._plans.keep_only(cluster.topologies)
         machines = {
             each.id: count
@@ -64,7 +66,8 @@ class TrafficScheduler:
             if (count := machines_of(each, self._machines)) is not None
         }
         demand = Demand(cluster)
-        for topology_id in sorted(topologies):
+        # Those that share no machine first: others would be on each by then.
+        for topology_id in sorted(topologies, key=lambda each: (each not in machines, each)):
             topology = cluster.topologies[topology_id]
             turn = _Turn(topology, cluster, demand, machines, self._settings)
             if not topology.executors or not turn.workers:
