@@ -18,6 +18,10 @@ from benchmarks.placement_problems import (
     least_crossing,
     numbers_of,
 )
+from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.outline import TopologyOutline
+from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.nimbus.guarded_scheduler import GuardedScheduler
 from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
 from sparkstorm.control_plane.scheduling.measured.measurements import (
     Flow,
@@ -25,7 +29,13 @@ from sparkstorm.control_plane.scheduling.measured.measurements import (
     Measurements,
     TaskLoad,
 )
+from sparkstorm.control_plane.scheduling.per_topology import (
+    chosen_scheduler,
+    dry_run_copy,
+    wanting,
+)
 from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
 from sparkstorm.control_plane.scheduling.traffic.scheduler import TrafficScheduler
 from sparkstorm.control_plane.scheduling.traffic.search import Item, Limits, Search, Weights
 from sparkstorm.control_plane.scheduling.view import ClusterView
@@ -410,6 +420,57 @@ def test_a_plan_that_did_not_pay_is_taken_back_and_no_other_is_made_for_a_while(
     assert {"t": places(rounds.view, "t")} == CROSSED
     rounds.round(running(PAIRS), 112 * MINUTE)
     assert rounds.groups == TOGETHER
+
+
+def test_a_plan_is_looked_for_once_in_a_period() -> None:
+    rounds = Rounds()
+    rounds.round(running({}), 60 * MINUTE)  # nothing is sent: no plan
+    rounds.round(running(PAIRS), 69 * MINUTE)
+    assert {"t": places(rounds.view, "t")} == CROSSED
+    rounds.round(running(PAIRS), 70 * MINUTE)
+    assert rounds.groups == TOGETHER
+
+
+def test_a_dry_run_leaves_no_trace_in_the_memory_of_plans() -> None:
+    scheduler = chosen_scheduler({"storm.scheduler": "traffic"})
+    view = cluster(NODES, [two_chains(running(PAIRS))], CROSSED)
+    for each in (dry_run_copy(scheduler), scheduler):
+        view = cluster(NODES, [two_chains(running(PAIRS))], CROSSED)
+        each.schedule(view.topologies, view)
+        assert {"t": places(view, "t")} != CROSSED
+
+
+def test_a_running_topology_on_excluded_hosts_alone_is_left_alone() -> None:
+    view = cluster(
+        [*NODES, supervisor("n3", 1, 2, cpu=20.0)],
+        [two_chains(running(PAIRS))],
+        CROSSED,
+        blacklisted_hosts=["host-n1", "host-n2"],
+    )
+    scheduled(view)
+    assert {"t": places(view, "t")} == CROSSED
+
+
+def test_a_plan_and_its_gain_are_the_reason_of_a_move() -> None:
+    scene = scene_of(CROSSED)
+    reasons = {row["executor"]: row["reason"] for row in scene.why("traffic")}
+    moves = [each for each in reasons.values() if "a plan of 2 moves saves 98%" in each]
+    assert len(moves) == 2
+    assert "100% of its traffic is with executors of n" in moves[0]
+
+
+def test_schedulers_ask_through_those_around_them() -> None:
+    allowed = {"storm.scheduler.allowed": ["tests.sim.test_measurements.Watcher"]}
+    plugged = {"storm.scheduler": "tests.sim.test_measurements.Watcher", **allowed}
+    base = TopologyBase("t", "t", 0, TopologyStatus.ACTIVE, 1, {}, "code", "conf")
+    known = {
+        "t": KnownTopology(base, TopologyOutline({}, {}, {}), {}),
+        "u": KnownTopology(base, TopologyOutline({}, {}, {}), {"topology.scheduler": "traffic"}),
+    }
+    assert wanting(chosen_scheduler({}), known) == {"u"}
+    assert wanting(chosen_scheduler({"storm.scheduler": "blacklist"}), known) == {"u"}
+    assert wanting(chosen_scheduler({"storm.scheduler": "traffic"}), known) == {"t", "u"}
+    assert wanting(chosen_scheduler(plugged, GuardedScheduler), known) == {"t", "u"}
 
 
 def test_a_plan_whose_old_slots_are_gone_stays() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
 from sparkstorm.control_plane.scheduling.records import Topologies
@@ -138,3 +139,39 @@ def test_traffic_chosen_by_one_topology_alone_is_measured() -> None:
         cluster.advance(100)
         assert 0 < measurer.reads - before <= 11
         assert not cluster.nimbus.problems
+
+
+def test_a_plan_by_traffic_moves_a_running_topology_and_nothing_is_lost() -> None:
+    """Placed evenly over two nodes; the next leader schedules by traffic, and plans."""
+    conf = {
+        "storm.scheduler": "even",
+        "nimbus.measurements.window.secs": 60,
+        "traffic.scheduler.period.secs": 120,
+        "traffic.scheduler.balance.weight": 0,
+    }
+    with LocalCluster(conf=conf, is_lively=True, draws_epochs=False) as cluster:
+        topology_id = submit(cluster)
+        assert len(nodes_of(cluster, topology_id)) == 2
+        feed(cluster, 100)
+        assert len(nodes_of(cluster, topology_id)) == 2
+        cluster.conf = {**cluster.conf, "storm.scheduler": "traffic"}
+        restart_nimbus(cluster)
+        feed(cluster, 60)
+        assert len(nodes_of(cluster, topology_id)) == 1
+        assert len(slots_of(cluster, topology_id)) == 2
+        moved = slots_of(cluster, topology_id)
+        # judged after a period: it has paid, and stays
+        feed(cluster, 300)
+        assert slots_of(cluster, topology_id) == moved
+        cluster.run_until_idle()
+        assert cluster.state("count") == {"to": 230, "be": 460, "or": 230}
+
+
+def slots_of(cluster: LocalCluster, topology_id: str) -> set[WorkerSlot]:
+    assignment = cluster.storm_state.read_assignment(topology_id)
+    assert assignment is not None
+    return set(assignment.slot_by_executor.values())
+
+
+def nodes_of(cluster: LocalCluster, topology_id: str) -> set[str]:
+    return {slot.node for slot in slots_of(cluster, topology_id)}

@@ -68,11 +68,11 @@ class Plans:
     def __init__(self, settings: TrafficSettings) -> None:
         self._settings = settings
         self._last: dict[str, Plan] = {}
-        self._rest_until_ms: dict[str, int] = {}
+        self._next_ms: dict[str, int] = {}  # when a plan may be looked for again
 
     def keep_only(self, topology_ids: Mapping[str, object]) -> None:
         """Forget topologies that are gone."""
-        for kept in (self._last, self._rest_until_ms):
+        for kept in (self._last, self._next_ms):
             for gone in kept.keys() - topology_ids.keys():
                 del kept[gone]
 
@@ -85,8 +85,13 @@ class Plans:
         return measured.settled_ms >= max(self._settings.period_ms, measured.window_ms)
 
     def may_plan(self, topology_id: str, age_ms: int) -> bool:
-        """Return whether no plan was taken back lately."""
-        return age_ms >= self._rest_until_ms.get(topology_id, 0)
+        """Return whether to look for a plan now; the next look is a period later. A search each
+        round would be most of the round's cost, and rates are means of minutes.
+        """
+        if age_ms < self._next_ms.get(topology_id, 0):
+            return False
+        self._next_ms[topology_id] = age_ms + self._settings.period_ms
+        return True
 
     def pays(self, before: Price, after: Price, move_cost: float) -> bool:
         """Return whether to change a placement; `move_cost` is in bytes. One that does not fit is
@@ -130,7 +135,7 @@ class Plans:
     def take_back(self, topology_id: str, age_ms: int) -> None:
         """Remember that the last plan is taken back."""
         self._last.pop(topology_id, None)
-        self._rest_until_ms[topology_id] = age_ms + _REST_PERIODS * self._settings.period_ms
+        self._next_ms[topology_id] = age_ms + _REST_PERIODS * self._settings.period_ms
 
 
 def cpu_of_row(measured: Measurements) -> float:

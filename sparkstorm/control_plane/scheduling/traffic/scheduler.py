@@ -75,7 +75,7 @@ class TrafficScheduler:
                     turn.refuse()
             elif turn.lacks_something:
                 turn.fill()
-            elif topology.measured is not None:
+            elif topology.measured is not None and turn.is_movable:
                 self._consider(turn, topology.measured)
 
     def _consider(self, turn: _Turn, measured: Measurements) -> None:
@@ -156,6 +156,11 @@ class _Turn:
         """Return whether executors have no place, or the topology fewer workers than it can have."""
         lacks_workers = self._placement.num_workers < self.workers
         return bool(self._placement.num_missing) or lacks_workers
+
+    @property
+    def is_movable(self) -> bool:
+        """Return whether some of its executors are on nodes that may get new ones."""
+        return self._task(stay=False, with_grey=True) is not None
 
     def _task(self, stay: bool, with_grey: bool) -> Task | None:
         nodes = nodes_for(self.topology, self._cluster, self._demand, self._machines, with_grey)

@@ -30,7 +30,7 @@ _FUTILE = 200  # failed swaps, above that number, after which no more are tried 
 _LEAST_OF_PASS = 0.002  # share of the cost that a pass must save, above that number, for another
 _RESTARTS = 24
 _MOST_DISTURBED = 20  # executors at once
-_FEASIBLE_STATES = 20_000  # of the search for any answer that fits
+_FEASIBLE_STATES = 5_000  # of the search for any answer that fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,10 +350,21 @@ class Search:
 
     def start(self) -> bool:
         """Find a first answer: greedy, else by need, else by search; False where none was found."""
+        if not self._has_room():
+            return False
         if self.greedy():
             return True
         self.clear()
         return self.pack() or self.find_any()
+
+    def _has_room(self) -> bool:
+        """Return whether all bins together have what the items need, by which most problems without
+        an answer are known at once.
+        """
+        return all(
+            sum(each.needs[kind] for each in self.items) <= float(most.sum())
+            for kind, most in enumerate(self._capacity)
+        )
 
     def improve(self) -> None:
         """Move and swap while it pays and the budget lasts."""
