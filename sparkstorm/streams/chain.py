@@ -159,14 +159,8 @@ class Stream:
         """Add values that are looked up by key to all fields; see `LookupBolt`, whose options these
         are.
         """
-        kept = self._fields(f"component '{name}': a look-up")
-        for field_name in (key,) if isinstance(key, str) else key:
-            if field_name not in kept:
-                raise InvalidTopologyError(
-                    f"component '{name}': the key has {unknown_field(field_name, self.steps[0].name, kept)}"
-                )
-        bolt = LookupBolt(fetch, key, keep=kept, add=add, **options)
-        return self._then(name, bolt, parallelism)
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        return self._looked_up(fetch, keys, add, name, parallelism, None, options)
 
     def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
         """Send the stream through any bolt; options are those of `set_bolt`."""
@@ -224,6 +218,25 @@ class Stream:
                 ),
             )
         )
+
+    def _looked_up(
+        self,
+        fetch: Fetch,
+        keys: tuple[str, ...],
+        add: Any,
+        name: str,
+        parallelism: int,
+        grouping: Grouping | None,
+        options: Mapping[str, Any],
+    ) -> Stream:
+        kept = self._fields(f"component '{name}': a look-up")
+        for key in keys:
+            if key not in kept:
+                raise InvalidTopologyError(
+                    f"component '{name}': the key has {unknown_field(key, self.steps[0].name, kept)}"
+                )
+        bolt = LookupBolt(fetch, keys, keep=kept, add=add, **options)
+        return self._then(name, bolt, parallelism, grouping)
 
     def _fields(self, who: str) -> Any:
         field_lists = [step.fields(name) for step, name in _pairs(self.steps, self.streams)]
@@ -308,6 +321,21 @@ class KeyedStream:
             *table._side(name), within=within, deletes=deletes, kind=kind
         )
         return self._joined(table, bolt, name, parallelism, options)
+
+    def look_up(
+        self,
+        fetch: Fetch,
+        *,
+        add: Any,
+        name: str = "look_up",
+        parallelism: int = 1,
+        **options: Any,
+    ) -> Stream:
+        """Add values that are looked up by the key, each by one task; see `LookupBolt`, whose
+        options these are.
+        """
+        grouping = fields(*self.keys)
+        return self.stream._looked_up(fetch, self.keys, add, name, parallelism, grouping, options)
 
     def _side(self, name: str) -> tuple[list[str], tuple[str, ...], Any]:
         """Return sources, key and fields of this side of a join."""

@@ -275,6 +275,11 @@ def test_a_chain_keeps_all_fields() -> None:
     rows = [["ann", 1], ["zoe", 2]]
     done = complete_topology(made.build(), {"users": rows})
     assert sorted(done["country"]) == expected(rows)
+    made = users().key_by("user").look_up(Asked(), add=["country"], parallelism=2)
+    topology_of_keys = made.build()
+    assert topology_of_keys.components["look_up"].inputs[0].grouping.fields == ("user",)
+    done = complete_topology(topology_of_keys, {"users": rows})
+    assert sorted(done["look_up"]) == expected(rows)
 
 
 WRONG: dict[str, tuple[Any, str]] = {
