@@ -78,7 +78,7 @@ def test_workers_move_to_supervisors_without_any_in_some_of_them(scheduler: str)
     )
 
 
-@pytest.mark.parametrize("name", [*GENERATORS, "shared-memory"])
+@pytest.mark.parametrize("name", [*GENERATORS, "shared-memory", "traffic"])
 def test_the_worked_problem_has_the_answer_beside_it(name: str) -> None:
     problem, answer = (
         json.loads((WORKED / f"{name}.{kind}.json").read_text()) for kind in ("problem", "answer")

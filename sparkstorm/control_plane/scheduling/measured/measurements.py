@@ -54,7 +54,12 @@ class Measurements:
 
     def load(self, executor: ExecutorId) -> TaskLoad:
         """Return the load of an executor: the sum over those of its tasks that are known."""
-        loads = [self.tasks[task] for task in executor.tasks if task in self.tasks]
+        # An executor of a cluster file may claim two thousand million tasks.
+        is_short = len(executor.tasks) <= len(self.tasks)
+        tasks = executor.tasks if is_short else sorted(self.tasks)
+        loads = [
+            self.tasks[task] for task in tasks if task in self.tasks and task in executor.tasks
+        ]
         if len(loads) == 1:
             return loads[0]
         memory = [load.memory_mb for load in loads if load.memory_mb is not None]

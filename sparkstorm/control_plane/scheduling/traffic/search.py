@@ -24,6 +24,7 @@ _SLACK = 1e-9
 # unloads one of several equal bins is an improvement. At 4 the mean counts more than the busiest
 # bin, at 64 equal bins are a plateau.
 _NORM = 64
+_MOST_RATIO = 1e4
 _FEW = 40  # executors up to which all pairs are tried as swaps: a pass of 780
 _TRIES = 4  # swaps of an executor with those of a bin that is full, above that number
 _FUTILE = 200  # failed swaps, above that number, after which no more are tried in a pass
@@ -492,6 +493,8 @@ class Search:
 
 
 def _power(ratios: Numbers) -> Numbers:
+    # A bin that is ten thousand times too full is as bad as one that is fuller: more would overflow.
+    ratios = np.minimum(ratios, _MOST_RATIO)
     for _ in range(6):  # to the 64th
         ratios = ratios * ratios
     return ratios
