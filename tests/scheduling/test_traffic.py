@@ -41,9 +41,10 @@ from sparkstorm.control_plane.scheduling.traffic.search import Item, Limits, Sea
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from sparkstorm.extensions.laboratory import Scene, generate, moved
 from tests.scheduling.clusters import cluster, component, places, singles, supervisor, topology
+from tests.tiers import examples
 
 SEEDS = st.integers(0, 10**9)
-FEW = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 MINUTE = 60_000
 
 
@@ -497,6 +498,30 @@ def test_a_node_over_its_capacity_is_relieved_whatever_it_saves() -> None:
         node = where.partition(":")[0]
         loads[node] = loads.get(node, 0.0) + tasks[task].cpu
     assert max(loads.values()) <= 30.0
+
+
+def test_a_worker_that_is_too_busy_is_relieved_whatever_that_saves() -> None:
+    measured = running(PAIRS, cpu=30.0)
+    nodes = [supervisor("n1", 1, 2, cpu=200.0)]
+    packed = {"t": {(1, 1): "n1:1", (2, 2): "n1:1", (3, 3): "n1:1", (4, 4): "n1:2"}}
+    view = cluster(nodes, [two_chains(measured)], packed)
+    scheduled(view, min__gain=1.0)
+    assert {"t": places(view, "t")} == packed  # 90 percent of a core
+    busier = replace(measured, tasks={**measured.tasks, 3: TaskLoad(1.0, 1.0, 0.1, 38.0)})
+    view = cluster(nodes, [two_chains(busier)], packed)
+    scheduled(view, min__gain=1.0)
+    assert sorted(len(each) for each in view.placement("t").executors_by_slot.values()) == [2, 2]
+
+
+def test_without_measurements_no_worker_has_much_more_than_its_share() -> None:
+    parts = [
+        component("a", singles(2), "spout"),
+        component("b", singles(2, 3), "bolt", "a"),
+        component("__acker", singles(2, 5), "system"),
+    ]
+    nodes = [supervisor(name, 1, cpu=400.0) for name in ("n1", "n2")]
+    view = scheduled(cluster(nodes, [topology("t", parts, 2)]))
+    assert max(len(each) for each in view.placement("t").executors_by_slot.values()) <= 4
 
 
 def test_a_second_round_changes_nothing() -> None:

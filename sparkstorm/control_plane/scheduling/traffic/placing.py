@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from operator import add, sub
 
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
@@ -14,13 +15,13 @@ from sparkstorm.control_plane.scheduling.resource.resources import CPU, Vector
 from sparkstorm.control_plane.scheduling.settings import MachineSettings, TrafficSettings
 from sparkstorm.control_plane.scheduling.traffic.plans import Price
 from sparkstorm.control_plane.scheduling.traffic.problem import (
-    UNLIMITED,
     Demand,
     Placed,
     TrafficProblem,
 )
 from sparkstorm.control_plane.scheduling.traffic.search import (
     NOWHERE,
+    UNBOUNDED,
     Chance,
     Limits,
     Search,
@@ -34,6 +35,11 @@ _LEAST_CROSSING = 0.05
 # of a node's traffic, per doubling of its busiest worker: a worker's executors share one core
 _WORKER_BALANCE = 0.25
 _ONE_CORE = 100.0
+# Load of a worker, of one core: the loop of a worker that is busier waits for itself.
+_BUSY_WORKER = 90.0
+# times the mean load of the workers: at 1 hardly any division is even enough, at 2 one of two
+# workers may have all
+_UNEVEN = 1.5
 _RESTARTED = 200  # executors up to which answers are disturbed and improved again
 
 
@@ -68,6 +74,15 @@ class Task:
         """Return what a move costs, as a share of the executor's traffic over the plan's time."""
         return self.settings.move_ms / max(1, self.settings.hold_ms)
 
+    @property
+    def worker_load(self) -> float:
+        """Return what one worker may carry; without measurements not much more than its share."""
+        loads = [self.problem.needs[executor][CPU] for executor in self.executors]
+        total = sum(loads)
+        busy = _BUSY_WORKER if self.problem.topology.measured else 0.0
+        share = _UNEVEN * total / max(1, self.workers)
+        return max(busy, share, max(loads)) if total > 0.0 else UNBOUNDED
+
 
 def nodes_for(
     topology: TopologyView,
@@ -98,7 +113,7 @@ def nodes_for(
         offer = demand.offer(supervisor)
         used = taken.get(node, demand.zero)
         # A node of unknown strength is as strong as any other of that kind.
-        strength = offer[CPU] if 0.0 < offer[CPU] < UNLIMITED else _ONE_CORE
+        strength = offer[CPU] if 0.0 < offer[CPU] < UNBOUNDED else _ONE_CORE
         found.append(
             Node(
                 node,
@@ -125,17 +140,30 @@ def machines_of(topology: TopologyView, by_name: Mapping[str, int]) -> int | Non
 
 
 def solved(task: Task) -> dict[ExecutorId, WorkerSlot] | None:
-    """Return a placement of all executors; None where none was found that fits."""
-    by_node = _over_nodes(task)
-    if by_node is None:
-        return None
-    workers = _workers(task, by_node)
-    if workers is None:
-        return None
+    """Return a placement of all executors; None where none was found that fits.
+
+    That workers are not too busy is a wish: a placement that is not even is better than none.
+    """
+    wished = task.worker_load
+    for most in dict.fromkeys((wished, UNBOUNDED)):
+        by_node = _over_nodes(task, most)
+        workers = _workers(task, by_node, most) if by_node is not None else None
+        if by_node is not None and workers is not None:
+            return _divided(task, by_node, workers, wished)
+    return None
+
+
+def _divided(
+    task: Task,
+    by_node: Mapping[str, Sequence[ExecutorId]],
+    workers: Mapping[str, int],
+    worker_load: float,
+) -> dict[ExecutorId, WorkerSlot]:
     placed: dict[ExecutorId, WorkerSlot] = {}
     for node in task.nodes:
         if node.id in by_node:
-            placed |= _over_workers(task, node, by_node[node.id], workers[node.id])
+            count = workers[node.id]
+            placed |= _over_workers(task, node, by_node[node.id], count, worker_load)
     return placed
 
 
@@ -162,13 +190,17 @@ def price(task: Task, placed: Placed) -> Price:
     )
     between = traffic.nodes + settings.worker_weight * traffic.workers
     balance = settings.balance_weight * max(scale, traffic.nodes) * busiest
-    return Price(between, balance, fits)
+    of_worker: dict[WorkerSlot, float] = {}
+    for executor, slot in placed.items():
+        of_worker[slot] = of_worker.get(slot, 0.0) + task.problem.needs[executor][CPU]
+    is_busy = max(of_worker.values(), default=0.0) > task.worker_load * (1.0 + 1e-9)
+    return Price(between, balance, fits, is_busy)
 
 
 # -- over nodes ------------------------------------------------------------------------------------
 
 
-def _over_nodes(task: Task) -> dict[str, list[ExecutorId]] | None:
+def _over_nodes(task: Task, worker_load: float) -> dict[str, list[ExecutorId]] | None:
     problem, settings = task.problem, task.settings
     executors = task.executors
     items = problem.items(executors, task.move_share)
@@ -188,6 +220,7 @@ def _over_nodes(task: Task) -> dict[str, list[ExecutorId]] | None:
         ],
         [racks[node.rack] for node in task.nodes],
         problem.most_of_component,
+        worker_load,
         problem.apart,
     )
     weights = Weights(rack=settings.rack_weight - 1.0)
@@ -259,7 +292,9 @@ def _best(
 # -- over workers ----------------------------------------------------------------------------------
 
 
-def _workers(task: Task, by_node: Mapping[str, Sequence[ExecutorId]]) -> dict[str, int] | None:
+def _workers(
+    task: Task, by_node: Mapping[str, Sequence[ExecutorId]], worker_load: float
+) -> dict[str, int] | None:
     """Return how many workers each node gets: what it must have, then by CPU for each worker; None
     where it does not come to the wanted number.
     """
@@ -274,9 +309,10 @@ def _workers(task: Task, by_node: Mapping[str, Sequence[ExecutorId]]) -> dict[st
         kept = {locked[each] for each in executors if each in locked}
         free = sum(each not in locked for each in executors)
         slots = len(node.own) + len(node.free)
-        counts[node.id] = max(1, len(kept), _colours(task.problem, executors))
-        most[node.id] = min(slots, len(kept) + free)
         load[node.id] = sum(task.problem.needs[each][CPU] for each in executors)
+        for_load = ceil(load[node.id] / worker_load - 1e-9)
+        counts[node.id] = max(1, len(kept), for_load, _colours(task.problem, executors))
+        most[node.id] = min(slots, len(kept) + free)
         if counts[node.id] > most[node.id]:
             return None
     left = task.workers - sum(counts.values())
@@ -308,36 +344,18 @@ def _colours(problem: TrafficProblem, executors: Sequence[ExecutorId]) -> int:
 
 
 def _over_workers(
-    task: Task, node: Node, executors: Sequence[ExecutorId], count: int
+    task: Task, node: Node, executors: Sequence[ExecutorId], count: int, worker_load: float
 ) -> dict[ExecutorId, WorkerSlot]:
     homes = {each: task.home[each] for each in executors if each in task.home}
     slots = _slots(node, homes, count, task.stay)
     if count == 1:
         return dict.fromkeys(executors, slots[0])
     locked = homes if task.stay else {}
-    problem = task.problem
-    items = [replace(item, needs=()) for item in problem.items(executors, task.move_share)]
-    limits = Limits(
-        [()] * count,
-        [_ONE_CORE] * count,
-        [1] * count,
-        count,
-        count,
-        kept=[int(slot in locked.values()) for slot in slots],
-        apart=problem.apart,
-    )
-    inside = sum(each.traffic for each in items) / 2.0
-    balance = _WORKER_BALANCE * inside or 1.0
-    budget = max(4 * len(items), task.settings.budget // 10)
-    search = Search(items, limits, problem.num_rows, Weights(balance=balance), budget)
-    for at, executor in enumerate(executors):
-        slot = homes.get(executor)
-        if slot in slots:
-            search.home[at] = slots.index(slot)
-            if task.stay:
-                search.lock(at, slots.index(slot))
+    search = _search_of_workers(task, executors, slots, homes, worker_load)
     if not search.start():
-        return _dealt(executors, slots, locked)
+        search = _search_of_workers(task, executors, slots, homes, UNBOUNDED)
+        if not search.start():
+            return _dealt(executors, slots, locked)
     first = [*search.place]
     answers = [first]
     if NOWHERE not in search.home:
@@ -348,8 +366,43 @@ def _over_workers(
         search.load_answer(answers[-1])
         _improve_once(search)
     else:
-        search.load_answer(_best(search, answers, Chance(), budget))
+        search.load_answer(_best(search, answers, Chance(), search.budget))
     return {each: slots[where] for each, where in zip(executors, search.place, strict=True)}
+
+
+def _search_of_workers(
+    task: Task,
+    executors: Sequence[ExecutorId],
+    slots: Sequence[WorkerSlot],
+    homes: Placed,
+    worker_load: float,
+) -> Search:
+    problem = task.problem
+    items = [
+        replace(item, needs=(item.load,)) for item in problem.items(executors, task.move_share)
+    ]
+    count = len(slots)
+    locked = set(homes.values()) if task.stay else set()
+    limits = Limits(
+        [(worker_load,)] * count,
+        [_ONE_CORE] * count,
+        [1] * count,
+        count,
+        count,
+        kept=[int(slot in locked) for slot in slots],
+        apart=problem.apart,
+    )
+    inside = sum(item.traffic for item in items) / 2.0
+    balance = _WORKER_BALANCE * inside or 1.0
+    budget = max(4 * len(items), task.settings.budget // 10)
+    search = Search(items, limits, problem.num_rows, Weights(balance=balance), budget)
+    for at, executor in enumerate(executors):
+        slot = homes.get(executor)
+        if slot in slots:
+            search.home[at] = slots.index(slot)
+            if task.stay:
+                search.lock(at, slots.index(slot))
+    return search
 
 
 def _improve_once(search: Search) -> None:

@@ -31,6 +31,7 @@ class Price:
     traffic: float
     balance: float
     fits: bool = True
+    is_busy: bool = False  # a worker has more than it should carry
 
     @property
     def total(self) -> float:
@@ -94,14 +95,16 @@ class Plans:
         return True
 
     def pays(self, before: Price, after: Price, move_cost: float) -> bool:
-        """Return whether to change a placement; `move_cost` is in bytes. One that does not fit is
-        always left.
+        """Return whether to change a placement; `move_cost` is in bytes. One that does not fit, or
+        has a worker that is too busy, is left whatever that saves.
         """
-        if not before.fits:
-            return after.fits
+        if not before.fits or not after.fits:
+            return after.fits and not before.fits
+        if before.is_busy != after.is_busy:
+            return before.is_busy
         saved = (before.total - after.total) * self._settings.hold_ms / 1000
         is_worth = before.saving(after) >= self._settings.min_gain
-        return after.fits and is_worth and saved > move_cost
+        return is_worth and saved > move_cost
 
     def note(self, topology_id: str, plan: Plan) -> None:
         """Remember a plan that is carried out."""

@@ -20,10 +20,9 @@ from sparkstorm.control_plane.scheduling.resource.resources import (
     Vector,
     normalised,
 )
-from sparkstorm.control_plane.scheduling.traffic.search import Item
+from sparkstorm.control_plane.scheduling.traffic.search import UNBOUNDED, Item
 from sparkstorm.control_plane.scheduling.view import ClusterView
 
-UNLIMITED = 1e18  # finite, so that shares of it are numbers
 Placed = Mapping[ExecutorId, WorkerSlot]
 
 
@@ -77,9 +76,9 @@ class Demand:
         offered = [*self._shape.offer(supervisor)]
         declared = normalised(supervisor.resources)
         if "cpu.pcore.percent" not in declared:
-            offered[CPU] = supervisor.measured.cpu if supervisor.measured else UNLIMITED
+            offered[CPU] = supervisor.measured.cpu if supervisor.measured else UNBOUNDED
         if "memory.mb" not in declared:
-            offered[MEMORY] = UNLIMITED
+            offered[MEMORY] = UNBOUNDED
         return tuple(offered)
 
     def taken_by_others(self, topology_id: str) -> dict[str, Vector]:

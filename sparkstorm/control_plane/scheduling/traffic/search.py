@@ -19,6 +19,7 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 NOWHERE = -1
+UNBOUNDED = 1e18  # finite, so that shares of it are numbers
 _SLACK = 1e-9
 # Loads of bins are one number by this norm: near the largest of them, and yet each step that
 # unloads one of several equal bins is an improvement. At 4 the mean counts more than the busiest
@@ -64,6 +65,7 @@ class Limits:
     kept: Sequence[int] = ()  # workers that stay, by bin
     racks: Sequence[int] = ()
     most_of_component: dict[int, int] = field(default_factory=dict)  # in one bin
+    worker_load: float = UNBOUNDED  # of one worker, by which a bin needs so many
     # components that no worker may have both of
     apart: dict[int, frozenset[int]] = field(default_factory=dict)
 
@@ -116,7 +118,9 @@ class Search:
         self._kept: Counts = np.array(limits.kept or [0] * size, dtype=np.int64)
         self._free: Counts = np.zeros(size, dtype=np.int64)  # items that are not locked
         self._all: Counts = np.zeros(size, dtype=np.int64)
+        self._own = np.zeros(size)  # load of the items
         self._num_used = 0
+        self._lows: Counts = self._kept.copy()  # workers that each bin must have
         self._least_workers = int(self._kept.sum())
         self._most = int(np.minimum(self._slots, self._kept).sum())
         self._moved = 0.0
@@ -168,6 +172,7 @@ class Search:
         for used, need in zip(self._used, item.needs, strict=True):
             used[where] += sign * need
         self._load[where] += sign * item.load
+        self._own[where] += sign * item.load
         self._count(where, sign, self.is_locked[at])
         self._of_component[item.component, where] += sign
 
@@ -178,8 +183,14 @@ class Search:
         after, still = before + sign, free if is_locked else free + sign
         self._all[where], self._free[where] = after, still
         self._most += min(slots, kept + still) - min(slots, kept + free)
-        self._least_workers += max(kept, after > 0) - max(kept, before > 0)
+        low = max(kept, int(after > 0), int(self._workers_for(self._own[where : where + 1])[0]))
+        self._least_workers += low - int(self._lows[where])
+        self._lows[where] = low
         self._num_used += (after > 0) - (before > 0)
+
+    def _workers_for(self, loads: Numbers) -> Counts:
+        """Return how many workers carry these loads."""
+        return np.ceil(loads / self.limits.worker_load - _SLACK).astype(np.int64)
 
     def lock(self, at: int, where: int) -> None:
         """Put an item into a bin for good, whether it fits or not."""
@@ -244,8 +255,13 @@ class Search:
             if self._most + left + 1 < limits.workers:
                 fits[:] = False
             fits &= self._kept + self._free < self._slots
-        if self._num_used >= limits.most_bins or self._least_workers >= limits.workers:
-            fits &= (self._all > 0) | (self._kept > 0)
+        lows = np.maximum(self._lows, 1)
+        if limits.worker_load < UNBOUNDED:
+            lows = np.maximum(lows, self._workers_for(self._own + self.items[at].load))
+            fits &= lows <= self._slots
+        fits &= self._least_workers - self._lows + lows <= limits.workers
+        if self._num_used >= limits.most_bins:
+            fits &= self._all > 0
         elif self._num_used + 1 == min(limits.most_bins, limits.workers):
             # the last bin that may be opened must bring the slots that are still wanted
             is_used = self._all > 0
