@@ -205,6 +205,10 @@ def _check_word(where: str, key: str, value: Any) -> None:
 
 def _refuse_misspelled_word(where: str, key: str) -> None:
     """One of the job's own words, nearly; configuration keys are for `check`."""
+    if key in ("conf", "config"):  # Flux and others have their keys below it
+        raise InvalidConfigError(
+            f"{where}: unknown key {key}: write its keys at the top level, as `topology.workers: 2`"
+        )
     near = get_close_matches(key, _WORDS, n=1) if key not in keys() and "." not in key else []
     if near:
         raise InvalidConfigError(f"{where}: unknown key {key}; did you mean {near[0]}?")

@@ -119,6 +119,7 @@ def test_a_mistake_in_the_file_is_one_sentence(tmp_path: Path, yaml: str, senten
         ("parallelism: {split: many}", "parallelism of 'split': expected a number of executors"),
         ("parallelism: {split: 0}", "of 'split': expected a number of executors, got 0"),
         ("parralelism: {}", "line 2: unknown key parralelism; did you mean parallelism?"),
+        ("config: {topology.workers: 2}", "line 2: unknown key config: write its keys at the top"),
         ("topology.worker: 2", "unknown key topology.worker; did you mean topology.workers?"),
         ("topology.workers: two", "line 2: topology.workers: expected an integer"),
         ("results: {componets: count}", "results: unknown field 'componets'"),
