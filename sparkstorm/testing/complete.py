@@ -5,7 +5,7 @@ component emitted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparkstorm.api.components import Spout
@@ -37,6 +37,8 @@ class Completed:
     acked: Mapping[str, list[Any]]
     failed: Mapping[str, list[Any]]
     dead_letters: list[DeadLetter]
+    # rows that came too late, by windowed or timed bolt that had any; with a late stream or without
+    late: Mapping[str, int] = field(default_factory=dict)
 
     def __getitem__(self, component: str) -> list[tuple[Any, ...]]:
         return self.values(component)
@@ -99,6 +101,7 @@ def complete_topology(
         _raise_spout_errors(topology, cluster.errors)
         states = {component.id: cluster.state_by_task(component.id) for component in topology}
         letters = cluster.dead_letters
+        late = {bolt.id: cluster.counts(bolt.id).late for bolt in topology.bolts}
     return Completed(
         capture,
         frozenset(topology.components),
@@ -106,6 +109,7 @@ def complete_topology(
         {id: list(f.acked) for id, f in feeders.items()},
         {id: list(f.failed) for id, f in feeders.items()},
         letters,
+        {id: number for id, number in late.items() if number},
     )
 
 

@@ -13,10 +13,13 @@ import sparkstorm.testing
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
+    Duration,
     StatefulBolt,
     Stream,
     TopologyBuilder,
     Tuple,
+    Window,
+    WindowedBolt,
 )
 from sparkstorm.common.errors import CodecError, InvalidTopologyError, WorkerFailedError
 from sparkstorm.common.model.topology import Topology
@@ -84,6 +87,26 @@ def test_complete_topology_hands_back_what_everybody_emitted_and_kept() -> None:
     assert result.state("count") == {"the": 2, "quick": 1, "fox": 1, "end": 1}
     assert sorted(result.acked["lines"]) == [0, 1]
     assert (result.failed["lines"], result.dead_letters) == ([], [])
+
+
+@pytest.mark.parametrize("late_stream", ["late", ""])
+def test_rows_that_came_late_are_counted_by_bolt(late_stream: str) -> None:
+    class Sizes(WindowedBolt):
+        outputs = ("size",)
+
+        def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+            collector.emit((len(window),))
+
+    sizes = Sizes().with_tumbling_window(Duration.seconds(1)).with_timestamp_field("at_ms")
+    if late_stream:
+        sizes.with_late_tuple_stream(late_stream)
+    builder = TopologyBuilder()
+    builder.set_spout("events", FeederSpout(["at_ms"]))
+    builder.set_bolt("sizes", sizes, inputs="events")
+    topology = builder.build()
+    result = complete_topology(topology, {"events": [[5000], [100], [5001], [200], [6000]]})
+    assert result.late == {"sizes": 2}
+    assert complete_topology(topology, {"events": [[1], [2]]}).late == {}
 
 
 def test_a_source_may_feed_several_streams() -> None:
