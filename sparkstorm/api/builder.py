@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import (
@@ -20,6 +20,7 @@ from sparkstorm.api.function_components import component_of
 from sparkstorm.api.inputs import Inputs, inputs_of, key_range
 from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.sinks import TransactionalSink
+from sparkstorm.api.storm_names import name_here, refuse_name
 from sparkstorm.api.windows import TimedBolt, WindowedBolt, check_times, late_stream_of
 from sparkstorm.common.errors import InvalidTopologyError, show
 from sparkstorm.common.model.shared_memory import (
@@ -60,7 +61,9 @@ class TopologyBuilder:
         self._components: dict[str, Component] = {}
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Name what a topology's user has forgotten."""
+        """Name what a topology's user has forgotten, or a method of Storm's by its name here."""
+        if name_here(TopologyBuilder, name) is not None:
+            refuse_name(self, name)
         raise AttributeError(
             f"TopologyBuilder has no {name!r}: it is no topology yet, its `build()` returns one"
         )
@@ -165,6 +168,12 @@ class Declarer:
         self._components = components
         self._id = id
 
+    if not TYPE_CHECKING:  # else every name would be one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Name a method of Storm's by its name here."""
+            refuse_name(self, name)
+
     def shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
         """Send tuples to the tasks in turn."""
         return self.grouping(component, Grouping("shuffle"), stream)
@@ -238,6 +247,11 @@ class Declarer:
         if grouping.kind in ("fields", "partial_key") and not grouping.fields:
             raise InvalidTopologyError(
                 f"component '{self._id}': {grouping.kind} grouping on '{component}' needs at least one field"
+            )
+        if stray := [name for name in grouping.fields if not isinstance(name, str)]:
+            raise InvalidTopologyError(
+                f"component '{self._id}': {grouping.kind} grouping on '{component}' takes names of fields, as in "
+                f"fields_grouping('{component}', 'word'), not {show(stray[0])}"
             )
         mine = self._components[self._id]
         if any(s.component == component and s.stream == stream for s in mine.inputs):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import Conf, Outputs, Stateful
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.inputs import check_keys
-from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.api.storm_names import refuse_name
+from sparkstorm.common.errors import InvalidTopologyError, show
 from sparkstorm.common.model.topology import Component, Stream, Topology
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.common.windowing import settings
@@ -153,6 +154,12 @@ class TimeAware(Stateful):
     timers: Timers
     _time: Mapping[str, Any] = {settings.TIMESTAMP_FIELD: None}
 
+    if not TYPE_CHECKING:  # else every name would be one
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Name a method of Storm's by its name here."""
+            refuse_name(self, name)
+
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         """Prepare the task: called once in the worker, before the first tuple."""
 
@@ -172,7 +179,7 @@ class TimeAware(Stateful):
 
     def with_lag(self, lag: Duration) -> Self:
         """Accept as on time a tuple that is this much older than the newest one of its sender."""
-        return self._with({settings.LAG_MS: lag.ms})
+        return self._with({settings.LAG_MS: _ms("with_lag", lag)})
 
     def with_late_tuple_stream(self, stream: str) -> Self:
         """Emit late tuples to this stream, which need not be declared, as (component, stream,
@@ -242,7 +249,8 @@ class WindowedBolt(TimeAware):
 
     def with_session_window(self, gap: Duration) -> Self:
         """Make windows of tuples of one key with less than the gap between neighbours."""
-        return self._with({**dict.fromkeys(settings.SHAPE_KEYS), settings.SESSION_GAP_MS: gap.ms})
+        gap_ms = _ms("with_session_window", gap)
+        return self._with({**dict.fromkeys(settings.SHAPE_KEYS), settings.SESSION_GAP_MS: gap_ms})
 
     def with_key(self, *fields: str) -> Self:
         """Make windows per value of these fields."""
@@ -253,7 +261,7 @@ class WindowedBolt(TimeAware):
         """Accept tuples for so long after their window has fired; the window then fires again, as
         an update.
         """
-        return self._with({settings.LATENESS_MS: lateness.ms})
+        return self._with({settings.LATENESS_MS: _ms("with_allowed_lateness", lateness)})
 
 
 class FoldingBolt(WindowedBolt):
@@ -340,4 +348,16 @@ def check_bolt(
 
 
 def _number(length: Count | Duration) -> int:
+    if not isinstance(length, Count | Duration):
+        raise InvalidTopologyError(
+            f"the length or slide of a window is {show(length)}; write Duration.seconds(60), or Count(60) for tuples"
+        )
     return length.value if isinstance(length, Count) else length.ms
+
+
+def _ms(verb: str, duration: Duration) -> int:
+    if not isinstance(duration, Duration):
+        raise InvalidTopologyError(
+            f"{verb}({show(duration)}): write a Duration, as Duration.seconds(10)"
+        )
+    return duration.ms

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sparkstorm.api.builder as builder_module
+import sparkstorm.api.storm_names as storm_names
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
@@ -88,6 +89,7 @@ def base() -> TopologyBuilder:
 def test_the_examples_in_the_documentation_hold() -> None:
     assert doctest.testmod(builder_module).failed == 0
     assert doctest.testmod(builder_module).attempted >= 3
+    assert doctest.testmod(storm_names).failed == 0
 
 
 def test_a_topology_is_what_was_said() -> None:
@@ -207,6 +209,11 @@ MISTAKES: list[tuple[Change, str]] = [
     (split_by("key_range_grouping", "lines", "key", [1]), "by unknown field 'key'; it declares"),
     (split_by("fields_grouping", "lines"), "fields grouping on 'lines' needs at least one field"),
     (
+        split_by("fields_grouping", "lines", ["line"]),
+        "component 'split': fields grouping on 'lines' takes names of fields, as in fields_grouping('lines', 'word'), "
+        "not ['line']",
+    ),
+    (
         split_by("partial_key_grouping", "lines"),
         "component 'split': partial_key grouping on 'lines' needs at least one field",
     ),
@@ -308,6 +315,53 @@ def test_a_mistake_is_named_with_its_mend(change: Change, complaint: str) -> Non
     with pytest.raises(InvalidTopologyError) as caught:
         build()
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "here"),
+    [
+        (base, "setBolt", "TopologyBuilder has no 'setBolt'; here it is set_bolt"),
+        (base, "createTopology", "here it is build()"),
+        (lambda: split()(base()), "fieldsGrouping", "here it is fields_grouping"),
+        (lambda: split()(base()), "setNumTasks", "here it is num_tasks= of set_bolt"),
+        (Sums, "withTumblingWindow", "Sums has no 'withTumblingWindow'; here it is with_tumbling"),
+        (Sums, "withTimestampExtractor", "here it is with_timestamp_field"),
+        (Sums, "with_nothing", "'Sums' object has no attribute 'with_nothing'"),
+        (lambda: split()(base()), "group", "'Declarer' object has no attribute 'group'"),
+    ],
+)
+def test_a_name_of_storm_is_answered_with_the_name_here(
+    made: Callable[[], Any], name: str, here: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(made(), name)
+    assert here in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda b: b.with_tumbling_window(60), "is 60; write Duration.seconds(60), or Count(60)"),
+        (lambda b: b.with_window(Duration(10), 5), "slide of a window is 5; write Duration"),
+        (lambda b: b.with_lag(10), "with_lag(10): write a Duration, as Duration.seconds(10)"),
+        (lambda b: b.with_session_window("1m"), "with_session_window('1m'): write a Duration"),
+        (lambda b: b.with_allowed_lateness(1.5), "with_allowed_lateness(1.5): write a Duration"),
+    ],
+)
+def test_a_length_without_its_unit_is_named(change: Callable[[Sums], Any], complaint: str) -> None:
+    with pytest.raises(InvalidTopologyError) as caught:
+        change(Sums())
+    assert complaint in str(caught.value)
+
+
+def test_an_error_inside_a_property_of_a_windowed_bolt_keeps_its_text() -> None:
+    class Odd(Sums):
+        @property
+        def width(self) -> int:
+            return [].width  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.raises(AttributeError, match="'list' object has no attribute 'width'"):
+        Odd().width  # noqa: B018 - the access raises
 
 
 def test_a_topology_without_a_spout_is_refused() -> None:
