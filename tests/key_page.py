@@ -22,6 +22,22 @@ Written from `conf/defaults.yaml` by `python -m tests.key_page`; a test compares
 Strongest last: these defaults, the configuration file of the cluster or run, `-c KEY=VALUE`, a
 component's own settings (`conf=` of `set_spout` and `set_bolt`). Keys that begin with `app.` are
 yours. [Keys of Storm and JStorm that are not supported](unsupported-keys.md) are accepted and named.
+
+## Job file
+
+```yaml
+name: words                                   # default: the file's name
+topology: words:build                         # module:function; next to this file, or installed
+arguments: {servers: "kafka.example:9092"}    # of the function; --input adds `input`, a list
+parallelism: {split: 8}                       # executors by component, in place of the code's
+results: {component: count}                   # what a run leaves
+replay: {event_time: at_ms}                   # for `sparkstorm replay` alone
+topology.workers: 2                           # keys are whole, at the top level
+app.limit: 10                                 # yours: conf["app.limit"] in `prepare` and `open`
+```
+
+Only `topology` is needed. [`results`](connectors.md#results-without-a-bolt) and [`replay`](replay.md) have
+their pages. `sparkstorm explain KEY` explains a key; `-c KEY=VALUE` wins over the file.
 """
 _TITLES = {"cluster": "Of the cluster", "topology": "Of each topology"}
 
