@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -22,11 +23,12 @@ from packaging.requirements import Requirement
 import sparkstorm.api
 import sparkstorm.testing
 from sparkstorm.cli.__main__ import parser as command_line
+from sparkstorm.common.config import read_yaml
 from sparkstorm.common.model import records
 from sparkstorm.control_plane.cluster import envelope, paths
 from sparkstorm.data_plane.checkpoint import files
 from sparkstorm.data_plane.transport import frames
-from sparkstorm.driver.job_file import make_topology, read_job_file
+from sparkstorm.driver.job_file import JobFile, make_topology, read_job_file
 from sparkstorm.extensions.recording import capsule_files, segments
 from tests import cli_page, house_map, pages, reference_page
 
@@ -487,3 +489,39 @@ def test_the_page_of_upgrades_names_the_versions_of_formats() -> None:
     assert dict(re.findall(r"^\| ([a-z, ]+) \| (\d+) \|", page, re.MULTILINE)) == {
         name: str(version) for name, version in versions.items()
     }
+
+
+@pytest.fixture
+def job_files_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder from which modules are imported, and forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("words", None)
+
+
+def _first(kind: str, page: str) -> str:
+    match = re.search(rf"```{kind}\n(.*?)```", _text(ROOT / "docs" / page), re.DOTALL)
+    assert match is not None
+    return match[1]
+
+
+def test_the_job_file_of_the_page_on_porting_runs_on_a_file(job_files_folder: Path) -> None:
+    (job_files_folder / "words.py").write_text(_first("python", "porting.md"), encoding="utf-8")
+    (job_files_folder / "words.yaml").write_text(_first("yaml", "porting.md"), encoding="utf-8")
+    (job_files_folder / "part.txt").write_text("the quick fox\nthe end\n")
+    make_topology(read_job_file("words.yaml"))  # of Kafka
+    topology, _ = make_topology(read_job_file("words.yaml", inputs=["part.txt"]))
+    done = sparkstorm.testing.complete_topology(topology)
+    assert done.state("count") == {"the": 2, "quick": 1, "fox": 1, "end": 1}
+
+
+def test_the_grammar_of_a_job_file_is_one_and_has_every_word(job_files_folder: Path) -> None:
+    path = job_files_folder / "grammar.yaml"
+    path.write_text(_first("yaml", "configuration.md"), encoding="utf-8")
+    job = read_job_file(str(path))
+    assert job.own_conf == {"topology.workers": 2, "app.limit": 10}
+    assert (job.parallelism, job.replay) == ({"split": 8}, {"event_time": "at_ms"})
+    # every field of a job but its path and its configuration is a word of its file
+    words = {*JobFile.__dataclass_fields__} - {"path", "own_conf", "overrides"}
+    assert words <= {*read_yaml(str(path))[0]}
