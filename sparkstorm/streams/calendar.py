@@ -244,7 +244,7 @@ def _shape(unit: Any, zone: Any, offset: Any) -> CalendarShape:
 def _bounds_around(shape: CalendarShape, day_number: int) -> list[int]:
     """Return the starts of the periods that touch a day of UTC, and of the one after them."""
     begin_ms = day_number * _DAY_MS
-    moment = datetime.fromtimestamp((begin_ms - shape.offset_ms) / 1000, UTC)
+    moment = datetime.fromtimestamp(begin_ms / 1000, UTC)
     first = shape.first_of(moment.astimezone(ZoneInfo(shape.zone)).date())
     while shape.start_of(first) > begin_ms:
         first = shape.first_of(first - timedelta(days=1))

@@ -103,7 +103,12 @@ def test_a_table_is_joined_by_a_foreign_key() -> None:
     join = AsOfJoinBolt("orders", "user_id").left_join("users", "id", deletes={"op": ["delete"]})
     join = join.select("orders:id as order", "name").with_timestamp_field("at")
     builder.set_bolt("join", join, 2, inputs=["orders", "users"])
-    users: Rows = [["u", "Ann", "insert", 1], ["u", "Anne", "update", 5], ["u", None, "delete", 9]]
+    users: Rows = [
+        [None, "Nobody", "insert", 0],
+        ["u", "Ann", "insert", 1],
+        ["u", "Anne", "update", 5],
+        ["u", None, "delete", 9],
+    ]
     orders: Rows = [[n, "u", at] for n, at in enumerate((0, 1, 4, 5, 8, 9, 10))]
     done = complete_topology(builder.build(), {"orders": orders, "users": users})
     names = [None, "Ann", "Ann", "Anne", "Anne", None, None]

@@ -91,6 +91,22 @@ def test_periods_are_those_that_the_clocks_show(unit: str, zone: str) -> None:
     assert len(gaps) <= 1  # between the two years
 
 
+@pytest.mark.parametrize("zone", ZONES)
+def test_days_with_an_offset_follow_each_other(zone: str) -> None:
+    """Half hour by half hour around changes of clocks, with days that begin at any hour."""
+    for hours in range(-48, 49, 3):
+        shape = local_day(zone, Duration.hours(hours))
+        for first in ("2011-10-27", "2011-12-28", "2017-02-17", "2017-03-10", "2017-10-28"):
+            ended = None
+            for at_ms in range(ms(first), ms(first) + 5 * 24 * HOUR_MS, HOUR_MS // 2):
+                start, end = shape.span(at_ms)
+                assert start <= at_ms < end
+                assert ended in (None, start, end)
+                # a whole day was left out in Apia
+                assert 23 <= (end - start) / HOUR_MS <= 25 or start == end
+                ended = end
+
+
 def test_days_of_a_change_have_23_and_25_hours() -> None:
     hours = [
         (end - start) // HOUR_MS

@@ -89,6 +89,17 @@ def test_a_busy_key_and_rows_out_of_order_equal_nested_loops(kind: str) -> None:
         assert found == expected
 
 
+@pytest.mark.parametrize(("lower", "upper"), [(-30, 0), (-30, 60), (0, 60)])
+def test_a_busy_key_has_partners_at_both_bounds_and_leaves_nothing(lower: int, upper: int) -> None:
+    """Full entries of the state whose rows all have one time, at a bound of the others."""
+    left = [[1, n, 100] for n in range(70)]
+    right = [[1, n, at_ms] for at_ms in (69, 70, 100, 160, 161) for n in range(40)]
+    done = complete_topology(topology(joined("full", lower, upper)), {"left": left, "right": right})
+    expected = by_hand("full", lower, upper, "", left, right)
+    assert Counter(("default", row) for row in done["join"]) == expected
+    assert done.state("join") == {}
+
+
 def test_rows_that_come_in_any_order_equal_nested_loops_too() -> None:
     class AtOnce(IntervalJoinBolt):
         in_order = False

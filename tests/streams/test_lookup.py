@@ -110,12 +110,14 @@ def test_the_keys_of_a_turn_are_fetched_in_one_call_and_known_ones_in_none() -> 
         cluster.run_until_idle()
         assert len(calls) == sum(map(len, asked.calls.value))
         cluster.advance(ms=2_000)
+        asked.countries.value["zoe"] = "ES"
         spout.feed(["zoe", 102])
         cluster.run_until_idle()
-        assert asked.calls.value[-1] == ["zoe"]
+        assert len(calls) + 1 == sum(map(len, asked.calls.value))
         counted = cluster.metrics("country")
-        assert counted["lookup_missing"].value == 7
+        assert counted["lookup_missing"].value == 6
         assert counted["lookup_calls"].value == len(asked.calls.value)
+    assert capture.values[-1] == ("zoe", 102, "ES")
     assert [row[:2] for row in capture.values[:20]] == [tuple(row) for row in rows]
 
 
@@ -135,6 +137,33 @@ def test_a_stale_value_is_used_and_fetched_again_behind_the_rows() -> None:
             asked.countries.value["ann"] = "US"
     assert [row[2] for row in capture.values] == ["NL", "NL", "US"]
     assert asked.calls.value == [["ann"], ["ann"]]
+
+
+def test_the_keys_that_were_used_last_are_kept() -> None:
+    asked, spout, builder = Asked(), FeederSpout(FIELDS), TopologyBuilder()
+    builder.set_spout("users", spout)
+    builder.set_bolt("country", located(asked, size=2), inputs="users")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        for number, user in enumerate(["ann", "bob", "ann", "eve", "ann", "bob"]):
+            spout.feed([user, number])
+            cluster.run_until_idle()
+    assert asked.calls.value == [["ann"], ["bob"], ["eve"], ["bob"]]
+
+
+def test_a_system_in_trouble_is_not_asked_for_each_stale_value() -> None:
+    asked, spout, builder = Asked(failing=[2]), FeederSpout(FIELDS), TopologyBuilder()
+    builder.set_spout("users", spout)
+    builder.set_bolt("country", located(asked, refresh=Duration(100)), inputs="users")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        for number in range(20):
+            spout.feed(["ann", number])
+            cluster.run_until_idle()
+            cluster.advance(ms=120)
+        # the second call fails; the third is a second later, and then one for each
+        assert 10 <= len(asked.calls.value) <= 14
+        assert cluster.dead_letters == []
 
 
 def test_a_failed_call_fails_its_inputs_alone_and_they_are_tried_again() -> None:
