@@ -251,7 +251,7 @@ class Declarer:
         if stray := [name for name in grouping.fields if not isinstance(name, str)]:
             raise InvalidTopologyError(
                 f"component '{self._id}': {grouping.kind} grouping on '{component}' takes names of fields, as in "
-                f"fields_grouping('{component}', 'word'), not {show(stray[0])}"
+                f"{grouping.kind}_grouping('{component}', 'word'), not {show(stray[0])}"
             )
         mine = self._components[self._id]
         if any(s.component == component and s.stream == stream for s in mine.inputs):

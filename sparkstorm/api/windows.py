@@ -254,6 +254,10 @@ class WindowedBolt(TimeAware):
 
     def with_key(self, *fields: str) -> Self:
         """Make windows per value of these fields."""
+        if stray := [name for name in fields if not isinstance(name, str)]:
+            raise InvalidTopologyError(
+                f"with_key takes names of fields, as in with_key('word'), not {show(stray[0])}"
+            )
         self.key_fields = fields
         return self
 

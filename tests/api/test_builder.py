@@ -343,12 +343,15 @@ def test_a_name_of_storm_is_answered_with_the_name_here(
     [
         (lambda b: b.with_tumbling_window(60), "is 60; write Duration.seconds(60), or Count(60)"),
         (lambda b: b.with_window(Duration(10), 5), "slide of a window is 5; write Duration"),
+        (lambda b: b.with_key(["word"]), "as in with_key('word'), not ['word']"),
         (lambda b: b.with_lag(10), "with_lag(10): write a Duration, as Duration.seconds(10)"),
         (lambda b: b.with_session_window("1m"), "with_session_window('1m'): write a Duration"),
         (lambda b: b.with_allowed_lateness(1.5), "with_allowed_lateness(1.5): write a Duration"),
     ],
 )
-def test_a_length_without_its_unit_is_named(change: Callable[[Sums], Any], complaint: str) -> None:
+def test_a_setting_of_a_window_in_another_form_is_named(
+    change: Callable[[Sums], Any], complaint: str
+) -> None:
     with pytest.raises(InvalidTopologyError) as caught:
         change(Sums())
     assert complaint in str(caught.value)

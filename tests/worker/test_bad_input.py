@@ -147,7 +147,7 @@ FAILS = [  # (bolt, the sentence of its dead letter)
     (Keeping(lambda s, t: s.add(t[0], "one")), r"state key 'bad': 'one' is no number"),
     (
         Manual(lambda c, t: c.emit(("a",), anchors="t")),
-        r"anchors are tuples that execute was given, not 't' \(test_bad_input",
+        r"anchors are tuples that execute was given, not 't'; write emit\(values, anchors=\[tup\]\) \(test_bad_input",
     ),
     (
         Manual(lambda c, t: c.emit(("a",), anchors=[t, 5])),

@@ -109,7 +109,7 @@ def roots_of(anchors: Anchors) -> Roots:
         return union_roots(tup.roots for tup in anchored(anchors))
     except (AttributeError, TypeError):
         raise InvalidTopologyError(
-            f"anchors are tuples that execute was given, not {anchors!r:.80}"
+            f"anchors are tuples that execute was given, not {anchors!r:.80}; write emit(values, anchors=[tup])"
         ) from None
 
 
