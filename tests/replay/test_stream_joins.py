@@ -22,6 +22,9 @@ from tests.streams.joining import live_and_replayed, topology
 from tests.streams.test_as_of_join import joined as as_of
 from tests.streams.test_interval_join import joined as interval
 
+# the law is that of the local replay, in tests/streams
+pytestmark = pytest.mark.sampled
+
 
 @pytest.mark.parametrize(
     "join",

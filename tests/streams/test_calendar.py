@@ -72,6 +72,7 @@ def period(at_ms: int, unit: str, zone: str, offset_ms: int) -> date:
     return day.replace(day=1) if unit == "month" else day
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("unit", SHAPES)
 def test_periods_are_those_that_the_clocks_show(unit: str, zone: str) -> None:
