@@ -149,7 +149,7 @@ def bad_lines(bad: Mapping[str, int]) -> list[str]:
 
 _TOO_LATE = (
     "too late for its windows, behind newer ones of their sender by more than lag and allowed lateness; read the source in "
-    "the order of times (time= of Kafka, files and Redis streams), or raise the lag"
+    "the order of times (time= of Kafka, files and Redis streams), give the bolts before the window one task each, or raise the lag"
 )
 
 

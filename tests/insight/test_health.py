@@ -413,6 +413,7 @@ def test_counts_are_of_all_owners_of_a_task_and_of_the_time_between_the_looks() 
     found = examine("words", StoreLook(before, {}), StoreLook(after, {}), 1, 1)
     assert found.counts["count"].late == 200 and found.counts["count"].executed == 8000
     assert "count: 200 of 8,000 inputs came too late for its windows" in found.sentence
+    assert "give the bolts before it one task each" in found.sentence
 
 
 def kept(started_ms: int, *times_ms: int) -> tuple[Progress, ...]:
