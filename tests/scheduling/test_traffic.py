@@ -521,7 +521,10 @@ def test_without_measurements_no_worker_has_much_more_than_its_share() -> None:
     ]
     nodes = [supervisor(name, 1, cpu=400.0) for name in ("n1", "n2")]
     view = scheduled(cluster(nodes, [topology("t", parts, 2)]))
-    assert max(len(each) for each in view.placement("t").executors_by_slot.values()) <= 4
+    component_of = view.topologies["t"].component_by_executor
+    for held in view.placement("t").executors_by_slot.values():
+        assert sum(not component_of[each].startswith("__") for each in held) == 2
+        assert sum(component_of[each] == "__acker" for each in held) == 1
 
 
 def test_a_second_round_changes_nothing() -> None:

@@ -37,9 +37,10 @@ _WORKER_BALANCE = 0.25
 _ONE_CORE = 100.0
 # Load of a worker, of one core: the loop of a worker that is busier waits for itself.
 _BUSY_WORKER = 90.0
-# times the mean load of the workers: at 1 hardly any division is even enough, at 2 one of two
-# workers may have all
+# Times the mean load of the workers, where it was measured, and where it is what was asked for. At
+# 1 hardly any division is even enough, at 2 one of two workers may have all.
 _UNEVEN = 1.5
+_UNEVEN_GUESS = 1.25
 _RESTARTED = 200  # executors up to which answers are disturbed and improved again
 
 
@@ -77,10 +78,11 @@ class Task:
     @property
     def worker_load(self) -> float:
         """Return what one worker may carry; without measurements not much more than its share."""
-        loads = [self.problem.needs[executor][CPU] for executor in self.executors]
+        loads = [self.problem.load(executor) for executor in self.executors]
         total = sum(loads)
-        busy = _BUSY_WORKER if self.problem.topology.measured else 0.0
-        share = _UNEVEN * total / max(1, self.workers)
+        is_measured = self.problem.topology.measured is not None
+        busy = _BUSY_WORKER if is_measured else 0.0
+        share = (_UNEVEN if is_measured else _UNEVEN_GUESS) * total / max(1, self.workers)
         return max(busy, share, max(loads)) if total > 0.0 else UNBOUNDED
 
 
@@ -192,7 +194,7 @@ def price(task: Task, placed: Placed) -> Price:
     balance = settings.balance_weight * max(scale, traffic.nodes) * busiest
     of_worker: dict[WorkerSlot, float] = {}
     for executor, slot in placed.items():
-        of_worker[slot] = of_worker.get(slot, 0.0) + task.problem.needs[executor][CPU]
+        of_worker[slot] = of_worker.get(slot, 0.0) + task.problem.load(executor)
     is_busy = max(of_worker.values(), default=0.0) > task.worker_load * (1.0 + 1e-9)
     return Price(between, balance, fits, is_busy)
 
@@ -309,7 +311,7 @@ def _workers(
         kept = {locked[each] for each in executors if each in locked}
         free = sum(each not in locked for each in executors)
         slots = len(node.own) + len(node.free)
-        load[node.id] = sum(task.problem.needs[each][CPU] for each in executors)
+        load[node.id] = sum(map(task.problem.load, executors))
         for_load = ceil(load[node.id] / worker_load - 1e-9)
         counts[node.id] = max(1, len(kept), for_load, _colours(task.problem, executors))
         most[node.id] = min(slots, len(kept) + free)

@@ -114,6 +114,17 @@ class TrafficProblem:
             if others
         }
 
+    def load(self, executor: ExecutorId) -> float:
+        """Return the CPU of an executor, by which nodes and workers are balanced.
+
+        System executors ask for as much as others and do little: before they are measured they
+        weigh nothing, else a worker with ackers alone would have its share.
+        """
+        component = self.topology.component_by_executor[executor]
+        if self.topology.measured is None and component.startswith("__"):
+            return 0.0
+        return self.needs[executor][CPU]
+
     def items(self, executors: Iterable[ExecutorId], move_share: float = 0.0) -> list[Item]:
         """Return executors as items; a move costs `move_share` of an executor's traffic."""
         found = (self._items[each] for each in executors)
@@ -136,7 +147,7 @@ class TrafficProblem:
         return {
             each: Item(
                 self.needs[each],
-                self.needs[each][CPU],
+                self.load(each),
                 self._component_at[self.topology.component_by_executor[each]],
                 pulls[each],
                 shares[each],

@@ -26,6 +26,8 @@ _SLACK = 1e-9
 # bin, at 64 equal bins are a plateau.
 _NORM = 64
 _MOST_RATIO = 1e4
+_TIE = 1e-9  # of the price of balance
+_MANY = 1000
 _FEW = 40  # executors up to which all pairs are tried as swaps: a pass of 780
 _TRIES = 4  # swaps of an executor with those of a bin that is full, above that number
 _FUTILE = 200  # failed swaps, above that number, after which no more are tried in a pass
@@ -119,6 +121,7 @@ class Search:
         self._free: Counts = np.zeros(size, dtype=np.int64)  # items that are not locked
         self._all: Counts = np.zeros(size, dtype=np.int64)
         self._own = np.zeros(size)  # load of the items
+        self._silent: Counts = np.zeros(size, dtype=np.int64)  # items without traffic
         self._num_used = 0
         self._lows: Counts = self._kept.copy()  # workers that each bin must have
         self._least_workers = int(self._kept.sum())
@@ -173,6 +176,7 @@ class Search:
             used[where] += sign * need
         self._load[where] += sign * item.load
         self._own[where] += sign * item.load
+        self._silent[where] += 0 if item.pulls else sign
         self._count(where, sign, self.is_locked[at])
         self._of_component[item.component, where] += sign
 
@@ -237,10 +241,19 @@ class Search:
             more = _power((self._load + item.load) / self._strength / self._least)
             sums = powers.sum() - powers + more
             costs += self.weights.balance * sums ** (1.0 / _NORM)
+        if not item.pulls:
+            costs += _TIE * (self.weights.balance or 1.0) * self._turns()
         if item.move_cost and self.home[at] != NOWHERE:
             costs += item.move_cost
             costs[self.home[at]] -= item.move_cost
         return costs
+
+    def _turns(self) -> Counts:
+        """Return the order of bins for an item without traffic, such as an acker, to which they all
+        cost the same: in turn those with others, whose workers it may join.
+        """
+        turns: Counts = self._silent + _MANY * (self._all == self._silent)
+        return turns
 
     # -- the limits --------------------------------------------------------------------------------
 
