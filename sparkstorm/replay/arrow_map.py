@@ -8,6 +8,7 @@ would do the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,25 @@ def map_in_arrow(frame: DataFrame, function: MapBatches, schema: Any) -> DataFra
     every = ", ".join(map(quoted, frame.columns))
     column = udf(sf.expr(f"struct({every})"))
     return DataFrame(java_map_in_arrow(frame, column), frame.sparkSession)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadByParts:
+    """Input that a replay's tasks read themselves: the numbers of its parts, in order, and the
+    function that turns these into rows.
+
+    A stage without times reads it in its own Python process: the rows cross no JVM. A bolt and a
+    count over 4 M lines took 4.5 us of CPU a line, and 6.4 by way of a DataFrame.
+    """
+
+    parts: DataFrame
+    read: MapBatches
+    schema: Any
+
+    @property
+    def frame(self) -> DataFrame:
+        """Return the rows as a DataFrame."""
+        return map_in_arrow(self.parts, self.read, self.schema)
 
 
 def chunks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[EdgeChunk]:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.common.model.topology import Topology
+from sparkstorm.replay.arrow_map import ReadByParts
 from sparkstorm.replay.failures import check_frame
 from sparkstorm.replay.inputs import parse_inputs, parse_name, parse_states
 from sparkstorm.replay.job import OpenEnd, RunSettings, make_job
@@ -37,7 +38,7 @@ def replay(
 
 def start(
     topology: Topology,
-    inputs: Mapping[str, DataFrame],
+    inputs: Mapping[str, DataFrame | ReadByParts],
     options: ReplayOptions,
     open_end: OpenEnd | None = None,
 ) -> Replay:
@@ -60,7 +61,8 @@ def _check_frames(inputs: Any, states: Any) -> None:
             raise InvalidTopologyError(
                 f"{what} are a {type(frames).__name__}: write {{name: DataFrame}}"
             )
-        for name, frame in frames.items():
+        for name, given in frames.items():
+            frame = given.parts if isinstance(given, ReadByParts) else given
             check_frame(
                 f"input '{name}'" if what == "inputs" else f"the initial state of '{name}'", frame
             )

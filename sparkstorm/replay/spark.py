@@ -31,7 +31,14 @@ from sparkstorm.common.errors import CodecError, ReplayFailedError
 from sparkstorm.common.model.topology import Grouping, Subscription
 from sparkstorm.common.spark_versions import VARIANT, arrow_type, dealt_by_id
 from sparkstorm.data_plane.transport.batch_columns import is_readable
-from sparkstorm.replay.arrow_map import MapBatches, batches_of, chunks_in, map_in_arrow, quoted
+from sparkstorm.replay.arrow_map import (
+    MapBatches,
+    ReadByParts,
+    batches_of,
+    chunks_in,
+    map_in_arrow,
+    quoted,
+)
 from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.history_order import (
@@ -103,14 +110,21 @@ class SparkStages:
         self,
         plan: Plan,
         job: Job,
-        feeds: Mapping[Feed, DataFrame],
+        feeds: Mapping[Feed, DataFrame | ReadByParts],
         states: Mapping[str, DataFrame],
         names: Mapping[Feed, str],
     ) -> None:
         """Take inputs and initial states after checking their columns; ReplayFailedError names
         input and column.
         """
-        self.spark = next(iter(feeds.values())).sparkSession
+        self._read_by_parts = {
+            feed: given for feed, given in feeds.items() if isinstance(given, ReadByParts)
+        }
+        frames = {
+            feed: given.frame if isinstance(given, ReadByParts) else given
+            for feed, given in feeds.items()
+        }
+        self.spark = next(iter(frames.values())).sparkSession
         self.job = job
         self.evidence: Accumulator[Evidence] = self.spark.sparkContext.accumulator(
             Evidence(), EvidenceParam()
@@ -127,7 +141,7 @@ class SparkStages:
             feed: _checked(
                 names[feed], frame, streams[feed].fields, job.settings.time_fields.get(feed)
             )
-            for feed, frame in feeds.items()
+            for feed, frame in frames.items()
         }
         self._values = {feed: value_columns(frame) for feed, frame in self._feeds.items()}
         self._states = {
@@ -243,6 +257,9 @@ class SparkStages:
             return self.spark.createDataFrame([], schema)
         time_field = _at(self.job, stage.feed, frame.columns)
         settings = self.job.settings
+        by_parts = None if settings.is_timed else self._read_by_parts.get(stage.feed)
+        if by_parts is not None:
+            frame = by_parts.parts
         is_ordered = settings.is_timed and settings.is_sorted
         if not is_ordered and depends_on_order(self._plan.topology, self._plan.conf):
             frame = in_file_order(frame, stage.width)
@@ -259,7 +276,13 @@ class SparkStages:
         newest = newest_times(given, frame, time_field, stage.width) if is_carried else None
         return map_in_arrow(
             numbered(frame),
-            _over_data(self._run(stage, write), self._values[stage.feed], newest, write),
+            _over_data(
+                self._run(stage, write),
+                self._values[stage.feed],
+                newest,
+                write,
+                None if by_parts is None else by_parts.read,
+            ),
             schema,
         )
 
@@ -393,10 +416,15 @@ def _written(
 
 
 def _over_data(
-    run: StageRun, values: frozenset[str], newest: list[int | None] | None, write: WriteChunks
+    run: StageRun,
+    values: frozenset[str],
+    newest: list[int | None] | None,
+    write: WriteChunks,
+    read: MapBatches | None,
 ) -> MapBatches:
     def over(batches: Iterator[pa.RecordBatch]) -> Iterator[EdgeChunk]:
         number, rest = without_head(batches)
+        rest = rest if read is None else read(rest)
         held = (as_values(batch, values) for batch in rest)
         return run.over_data(number, _rows(run, RunningTime(newest, number), held))
 

@@ -30,6 +30,7 @@ from sparkstorm.driver.job_file import JobFile
 from sparkstorm.driver.replay.file import ReplayFile
 from sparkstorm.driver.replay.run import ReplayRun
 from sparkstorm.replay import replay, replay_locally
+from sparkstorm.replay.arrow_map import ReadByParts
 from sparkstorm.replay.failures import told_shortly
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Picky, Source, one_bolt
@@ -248,7 +249,9 @@ def reading(spark: SparkSession, tmp_path: Path) -> Any:
         inputs = {"lines": str(tmp_path / "in")}
         file = ReplayFile(inputs=inputs, format=format, skip_bad=skip_bad)
         run = ReplayRun(JOB, topology, (), file)
-        return [tuple(row) for row in run._read(spark, "lines", str(tmp_path / "in")).collect()]
+        given = run._read(spark, "lines", str(tmp_path / "in"))
+        frame = given.frame if isinstance(given, ReadByParts) else given
+        return [tuple(row) for row in frame.collect()]
 
     (tmp_path / "in").mkdir()
     return read

@@ -29,6 +29,7 @@ from sparkstorm.driver.replay.file_inputs import FileInput, FilesInput, _batch, 
 from sparkstorm.replay import ReplayOptions, replay
 from sparkstorm.replay.failures import SPARK_ERRORS
 from sparkstorm.replay.job import RunSettings, make_job
+from sparkstorm.replay.replay import start
 from sparkstorm.replay.results.value_cells import as_values
 from sparkstorm.testing import complete_topology
 
@@ -304,8 +305,9 @@ def test_files_in_step_by_time_are_one_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("is_read_by_tasks", [False, True], ids=["as frames", "by its tasks"])
 def test_a_replay_on_spark_has_the_rows_and_bad_records_of_its_source(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, is_read_by_tasks: bool
 ) -> None:
     random = Random(5)
     for number in range(6):
@@ -319,8 +321,10 @@ def test_a_replay_on_spark_has_the_rows_and_bad_records_of_its_source(
     built = builder.build()
     job = make_job(ReplayOptions().plan(built), RunSettings(), ["tests.replay.test_file_inputs"])
     read = FilesInput(spark, FileInput(job, "source", str(tmp_path), None), source)
-    frames = {"source": read.frame(), "source:bad": read.frame("bad")}
-    results = replay(built, frames, outputs=["kept", "source"])
+    inputs = {"source": read.input(), "source:bad": read.input("bad")}
+    frames = {name: given.frame for name, given in inputs.items()}
+    options = ReplayOptions(outputs=["kept", "source"])
+    results = start(built, inputs if is_read_by_tasks else frames, options)
     expected = complete_topology(built, {})
     assert Counter(row.text for row in results["kept"].collect()) == Counter(
         text for (text,) in expected["kept"]

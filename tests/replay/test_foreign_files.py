@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from sparkstorm.connectors import Files
 from sparkstorm.driver.replay.file_inputs import FileInput, FilesInput
-from sparkstorm.replay import ReplayOptions, replay, replay_locally
+from sparkstorm.replay import ReplayOptions, replay_locally
 from sparkstorm.replay.job import RunSettings, make_job
+from sparkstorm.replay.replay import start
 from sparkstorm.testing import complete_topology
 from tests.replay.test_file_inputs import divided, live, topology
 
@@ -151,8 +152,8 @@ def test_spark_has_the_rows_and_bad_records_of_live(spark: SparkSession, file: F
     built = topology(file.source())
     job = make_job(ReplayOptions().plan(built), RunSettings(), ["tests.replay.test_file_inputs"])
     read = FilesInput(spark, FileInput(job, "source", str(file.path), None), file.source())
-    frames = {"source": read.frame(), "source:bad": read.frame("bad")}
-    results = replay(built, frames, outputs=["kept"])
+    inputs = {"source": read.input(), "source:bad": read.input("bad")}
+    results = start(built, inputs, ReplayOptions(outputs=["kept"]))
     expected = Counter(text for (text,) in complete_topology(built, {})["kept"])
     assert Counter(row.text for row in results["kept"].collect()) == expected
     assert bool(read.note()) == bool(file.bad)

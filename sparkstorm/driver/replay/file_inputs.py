@@ -29,7 +29,7 @@ from sparkstorm.connectors.file_source import Files
 from sparkstorm.connectors.files import FileLines
 from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
-from sparkstorm.replay.arrow_map import map_in_arrow
+from sparkstorm.replay.arrow_map import ReadByParts
 from sparkstorm.replay.job import Job
 from sparkstorm.replay.results.value_cells import value_cells, values_schema
 from sparkstorm.replay.spout_history import HistoryCollector
@@ -92,6 +92,10 @@ class FilesInput:
         self.has_bad = isinstance(source, Files)
 
     def frame(self, stream: str = DEFAULT_STREAM) -> DataFrame:
+        """Return the rows of a stream as a DataFrame."""
+        return self.input(stream).frame
+
+    def input(self, stream: str = DEFAULT_STREAM) -> ReadByParts:
         """Return the rows of a stream, in the order in which one task of the source reads them."""
         given = self._given
         groups = self._groups
@@ -117,7 +121,7 @@ class FilesInput:
                 problems.add({(context.stageId(), context.partitionId()): (count, problem)})
 
         count = len(groups)
-        return map_in_arrow(self._spark.range(0, count, 1, count), read, schema)
+        return ReadByParts(self._spark.range(0, count, 1, count), read, schema)
 
     def note(self) -> str:
         """Return how many records were left out, after the frame was read; empty for none."""
@@ -204,21 +208,44 @@ def _grouped(splits: Sequence[FileSplit], most_bytes: int) -> list[list[FileSpli
 
 
 class _Collector(HistoryCollector):
-    """Collector of what one call emits: (stream, place, rows or a batch)."""
+    """Collector of what a part of files emits before the place `until`, by stream."""
 
-    def __init__(self, emitter: Emitter, codec: Codec) -> None:
+    def __init__(self, emitter: Emitter, codec: Codec, until: int) -> None:
         super().__init__(emitter, codec)
-        self.taken: list[tuple[str, int, Any]] = []
+        self.is_over = False
+        self._until = until
+        self._rows: dict[str, list[tuple[Any, ...]]] = {}
+        self._batches: list[tuple[str, pa.RecordBatch]] = []
 
     def emit(self, values: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
-        self.taken.append((stream, message_id & _PLACE, self.checked(values, stream)))
+        row = self.checked(values, stream)
+        if self._is_in(message_id & _PLACE):
+            rows = self._rows.get(stream)
+            if rows is None:
+                rows = self._rows[stream] = []
+            rows.append(row)
 
     def emit_batch(self, batch: Any, message_id: Any = None, stream: str = DEFAULT_STREAM) -> None:
         check_batch(batch)
-        self.taken.append((stream, message_id & _PLACE, batch))
+        place = message_id & _PLACE
+        if self._is_in(place):
+            self._batches.append((stream, batch.slice(0, self._until - place)))
 
     def report_error(self, error: BaseException | str) -> None:
         """Leave it out: the record is in the stream `bad`."""
+
+    def take(self, least: int) -> Iterator[tuple[str, Any]]:
+        """Yield batches, and the rows of each stream that has so many; they are forgotten."""
+        yield from self._batches
+        self._batches = []
+        for stream, rows in self._rows.items():
+            if len(rows) >= least:
+                self._rows[stream] = []
+                yield stream, rows
+
+    def _is_in(self, place: int) -> bool:
+        self.is_over = self.is_over or place >= self._until
+        return not self.is_over
 
 
 def _read(given: FileInput, splits: Sequence[FileSplit]) -> Iterator[tuple[str, Any]]:
@@ -234,11 +261,14 @@ def _read(given: FileInput, splits: Sequence[FileSplit]) -> Iterator[tuple[str, 
     )
     source = given.opened()
     for split in splits:
-        collector = _Collector(emitter, codec)
+        collector = _Collector(emitter, codec, split.until)
         part = source.of_split(split)
         try:
             part.open(context.conf, context, collector)
-            yield from _rows(part, split, collector)
+            while not collector.is_over and not part.is_exhausted():
+                part.next_tuple()
+                yield from collector.take(_ROWS_PER_BATCH)
+            yield from collector.take(1)
         except ReplayFailedError:
             raise
         except USER_ERRORS as error:
@@ -247,26 +277,6 @@ def _read(given: FileInput, splits: Sequence[FileSplit]) -> Iterator[tuple[str, 
             ) from error
         finally:
             part.close()
-
-
-def _rows(part: FileSource, split: FileSplit, collector: _Collector) -> Iterator[tuple[str, Any]]:
-    waiting: dict[str, list[tuple[Any, ...]]] = {}
-    is_over = False
-    while not is_over and not part.is_exhausted():
-        part.next_tuple()
-        taken, collector.taken = collector.taken, []
-        for stream, position, what in taken:
-            is_over = is_over or position >= split.until
-            if is_over:
-                break
-            if isinstance(what, pa.RecordBatch):
-                yield stream, what.slice(0, split.until - position)
-                continue
-            rows = waiting.setdefault(stream, [])
-            rows.append(what)
-            if len(rows) >= _ROWS_PER_BATCH:
-                yield stream, waiting.pop(stream)
-    yield from waiting.items()
 
 
 def _batch(name: str, rows: Any, types: Mapping[str, pa.DataType | None]) -> pa.RecordBatch:

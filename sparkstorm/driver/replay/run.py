@@ -37,12 +37,14 @@ from sparkstorm.driver.replay.file_inputs import (
     source_of,
 )
 from sparkstorm.driver.replay.job_results import named, place_of, write_result
-from sparkstorm.replay import EventTime, Replay, back_fill, replay
+from sparkstorm.replay import EventTime, Replay, back_fill
+from sparkstorm.replay.arrow_map import ReadByParts
 from sparkstorm.replay.equality_warnings import ReplayWarning
 from sparkstorm.replay.failures import SPARK_ERRORS, told_shortly, unwrapped
 from sparkstorm.replay.inputs import parse_name
 from sparkstorm.replay.job import STATE_MARK, Job, RunSettings, make_job
 from sparkstorm.replay.options import ReplayOptions
+from sparkstorm.replay.replay import start
 from sparkstorm.replay.results.files import CSV, check_columns, writable
 from sparkstorm.replay.spark import SMALL_MEMORY
 
@@ -144,30 +146,31 @@ class ReplayRun:
         if self._file.checkpoint:
             results = self.back_fill(spark, self._file.checkpoint)
             return results, list(self._file.outputs) or self._names(results)
-        frames = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
-        frames |= self._bad_frames(frames)
+        inputs = {name: self._read(spark, name, path) for name, path in self._file.inputs.items()}
+        inputs |= self._bad_inputs(inputs)
         for note in (
             note
             for name, path in self._file.inputs.items()
             if name not in self._parsed and (note := passed_over(name, path))
         ):
             print(f"note: {note}", flush=True)
-        names = list(self._file.outputs) or self._names(self.results(spark, frames, None))
+        names = list(self._file.outputs) or self._names(self.results(spark, inputs, None))
         return self.results(
-            spark, frames, [*dict.fromkeys([*names, *(name for name, _ in self._own)])]
+            spark, inputs, [*dict.fromkeys([*names, *(name for name, _ in self._own)])]
         ), names
 
     def results(
-        self, spark: SparkSession, frames: Mapping[str, DataFrame], names: Collection[str] | None
+        self,
+        spark: SparkSession,
+        inputs: Mapping[str, DataFrame | ReadByParts],
+        names: Collection[str] | None,
     ) -> Replay:
         """Return the lazy results; unrequested ones are not kept."""
         file = self._file
         states = {
             name: _load(spark, name, path, _format_of(path)) for name, path in file.states.items()
         }
-        return replay(
-            self._topology,
-            frames,
+        options = ReplayOptions(
             conf=self._conf(),
             name=self._job.name,
             event_time=file.time,
@@ -179,6 +182,7 @@ class ReplayRun:
             from_checkpoint=file.from_checkpoint,
             by_value=self._by_value,
         )
+        return start(self._topology, inputs, options)
 
     def back_fill(self, spark: SparkSession, checkpoint: str) -> Replay:
         """The results up to a checkpoint, which is there when this returns."""
@@ -224,7 +228,7 @@ class ReplayRun:
             if key.startswith(("topology.", "app.")) and key != FROM_CHECKPOINT
         }
 
-    def _read(self, spark: SparkSession, name: str, path: str) -> DataFrame:
+    def _read(self, spark: SparkSession, name: str, path: str) -> DataFrame | ReadByParts:
         feed = parse_name(self._topology, name)
         columns = self._file.columns.get(name)
         fields = self._topology.components[feed.spout].streams[feed.stream].fields
@@ -256,7 +260,7 @@ class ReplayRun:
 
     def _from_files(
         self, spark: SparkSession, name: str, spout: str, path: str, source: FileSource
-    ) -> DataFrame:
+    ) -> ReadByParts:
         """Return what a source emits of files, which is the spout's own or in its place."""
         if isinstance(source, Files):
             _check_not_empty(name, path, source.format)
@@ -266,15 +270,15 @@ class ReplayRun:
         is_own = source is self._topology.components[spout].instance
         given = FileInput(self._code, spout, path, None if is_own else source)
         self._parsed[name] = FilesInput(spark, given, source)
-        return self._parsed[name].frame()
+        return self._parsed[name].input()
 
-    def _bad_frames(self, given: Collection[str]) -> dict[str, DataFrame]:
+    def _bad_inputs(self, given: Collection[str]) -> dict[str, ReadByParts]:
         """Return the records that sources cannot read, for bolts and results that want them."""
         if self._file.event_time is not None:
             return {}
         names = {feed: f"{parse_name(self._topology, feed).spout}:bad" for feed in self._parsed}
         return {
-            name: self._parsed[feed].frame("bad")
+            name: self._parsed[feed].input("bad")
             for feed, name in names.items()
             if name not in given
             and self._parsed[feed].has_bad
