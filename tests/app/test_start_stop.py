@@ -29,6 +29,9 @@ def test_a_signal_while_a_run_starts_ends_it_with_what_was_opened_closed(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     closed: list[str] = []
+    # a process that nohup has started ignores SIGHUP, and so does a run in it
+    former = signal.getsignal(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     @contextlib.contextmanager
     def opening(*_: Any, **__: Any) -> Iterator[None]:
@@ -41,7 +44,10 @@ def test_a_signal_while_a_run_starts_ends_it_with_what_was_opened_closed(
 
     monkeypatch.setattr(Cluster, "open", opening)
     starting: Run = a_run()
-    assert run_in_own_cluster(starting, starting._job) == INTERRUPTED
+    try:
+        assert run_in_own_cluster(starting, starting._job) == INTERRUPTED
+    finally:
+        signal.signal(signal.SIGHUP, former)
     assert closed == ["servers and Spark"]
     said = capsys.readouterr().out
     assert (
