@@ -13,6 +13,7 @@ from sparkstorm.common.errors import StoreInconsistentError, StoreUnavailableErr
 from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
+    NamedBlob,
     TaskInfo,
     TaskTable,
     TopologyBase,
@@ -318,6 +319,26 @@ def test_code_that_an_emptied_store_has_lost_is_put_back_when_the_worker_ends(
     office.sync.step(0)
     assert office.blobs.get(whole.code_key) == b"code of t"
     assert office.blobs.get(whole.conf_key, BlobKind.CONF) == b'{"a": 1}'
+
+
+def test_the_end_of_a_worker_takes_no_newer_blob_without_a_restart(office: Office) -> None:
+    """The next worker may have started by then: it is to start anew with the new version."""
+
+    def put(data: bytes, version: int) -> None:
+        key = office.blobs.put(data, 0, BlobKind.NAMED)
+        blob = NamedBlob(key, len(data), version, 0)
+        office.state.change_named_blobs(lambda _: {"rules": blob})
+
+    conf = b'{"topology.blobstore.map": {"rules": {"workerRestart": true}}}'
+    conf_key = office.blobs.put(conf, 0, BlobKind.CONF)
+    put(b"one", 1)
+    office.state.write_assignment(replace(office.submit(), version=2, conf_key=conf_key))
+    office.sync.code.order(office.wish().assignment)
+    office.sync.step(0)
+    put(b"two", 2)
+    office.sync.runs_nothing()
+    office.sync.step(0)
+    assert office.sync.code.turn == 1
 
 
 def test_code_that_vanished_from_the_disk_is_not_given_out(office: Office) -> None:

@@ -143,15 +143,9 @@ class SlotCode:
         """Bring an assignment's code, configuration and blobs to this host; an error names what is
         missing.
         """
-        topology_id = assignment.topology_id
-        code_path = self._local_copy(
-            topology_id, assignment.code_key, BlobKind.CODE, stores, now_ms
-        )
-        if not assignment.conf_key:
+        code_path, conf_path = self._local_copies(assignment, stores, now_ms)
+        if conf_path is None:
             return Code(code_path, {})
-        conf_path = self._local_copy(
-            topology_id, assignment.conf_key, BlobKind.CONF, stores, now_ms
-        )
         try:
             conf = json.loads(self._storage.read_code(conf_path) or b"null")
         except (ValueError, RecursionError) as fault:
@@ -160,15 +154,19 @@ class SlotCode:
             ) from fault
         if not isinstance(conf, dict):
             raise StoreInconsistentError(f"conf blob {assignment.conf_key}: not a JSON object")
-        return Code(code_path, conf, self._bring_blobs(topology_id, conf, stores))
+        return Code(code_path, conf, self._bring_blobs(assignment.topology_id, conf, stores))
 
     def put_back(self, stores: Stores, now_ms: int) -> None:
-        """Put the fetched code and configuration back into a store that has lost them."""
-        for assignment, code in self._fetched.items():
+        """Put the fetched code and configuration back into a store that has lost them.
+
+        Named blobs stay as they are: a newer one that came here would not start the worker anew.
+        """
+        # a copy: the slot's thread removes entries meanwhile
+        for assignment, code in list(self._fetched.items()):
             if not isinstance(code, Code):
                 continue
             try:
-                self.bring(assignment, stores, now_ms)
+                self._local_copies(assignment, stores, now_ms)
             except StoreUnavailableError:
                 raise
             except SparkStormError as fault:
@@ -225,6 +223,20 @@ class SlotCode:
         folder = self._storage.keep_blob(topology_id, use, key, fetch)
         self._key_here[topology_id, use.local_name] = key
         return folder
+
+    def _local_copies(
+        self, assignment: LocalAssignment, stores: Stores, now_ms: int
+    ) -> tuple[Path, Path | None]:
+        """Return the paths of code and configuration on this host; None without a configuration."""
+        topology_id = assignment.topology_id
+        code_path = self._local_copy(
+            topology_id, assignment.code_key, BlobKind.CODE, stores, now_ms
+        )
+        if not assignment.conf_key:
+            return code_path, None
+        return code_path, self._local_copy(
+            topology_id, assignment.conf_key, BlobKind.CONF, stores, now_ms
+        )
 
     def _local_copy(
         self, topology_id: str, key: str, kind: BlobKind, stores: Stores, now_ms: int
