@@ -11,6 +11,7 @@ from sparkstorm.api.components import (
     BasicBolt,
     Bolt,
     Effects,
+    GatheringBolt,
     Outputs,
     Spout,
     Stateful,
@@ -385,12 +386,13 @@ def _check_sink_fields(topology: Topology) -> None:
     it reads: each of its rows would fail.
     """
     for bolt in topology.bolts:
-        is_sink = isinstance(bolt.instance, TransactionalSink)
-        wanted = getattr(bolt.instance, "input_fields" if is_sink else "_input_fields", ())
+        instance = bolt.instance
+        if not isinstance(instance, TransactionalSink | GatheringBolt):
+            continue
         for source in bolt.inputs:
             fields = topology.components[source.component].streams[source.stream].fields
-            if missing := [name for name in wanted if name not in fields]:
-                verb = "writes" if is_sink else "reads"
+            if missing := [name for name in instance.input_fields if name not in fields]:
+                verb = "writes" if isinstance(instance, TransactionalSink) else "reads"
                 raise InvalidTopologyError(
                     f"component '{bolt.id}' {verb} the field '{missing[0]}', which stream '{source.stream}' of "
                     f"'{source.component}' does not have: it declares {', '.join(fields) or 'none'}"

@@ -173,6 +173,25 @@ class Bolt:
         """
 
 
+class GatheringBolt(Bolt):
+    """Blocking bolt that acts on several inputs at once, such as one request for many keys.
+
+    Its thread calls `end_turn` behind an `execute` when no further input waits, or `has_enough` is
+    true.
+    """
+
+    blocking = True
+    input_fields: Sequence[str] = ()  # that each of its inputs must have
+
+    @property
+    def has_enough(self) -> bool:
+        """Return whether as many inputs were gathered as one call may take."""
+        return False
+
+    def end_turn(self) -> None:
+        """Act on the inputs that were gathered; ack or fail them, now or later."""
+
+
 class BasicBolt:
     """Bolt that anchors and acks by itself (Storm's BaseBasicBolt).
 

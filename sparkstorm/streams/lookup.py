@@ -13,7 +13,8 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any, Literal, Protocol
 
-from sparkstorm.api import Bolt, Duration, Effects, OutputCollector, TopologyContext, Tuple
+from sparkstorm.api import Duration, Effects, OutputCollector, TopologyContext, Tuple
+from sparkstorm.api.components import GatheringBolt
 from sparkstorm.common.errors import InvalidTopologyError, show
 from sparkstorm.common.model.values.codec import KEY_TYPES, no_key
 from sparkstorm.streams.joined_rows import Fields
@@ -47,7 +48,7 @@ class LookupSource(Protocol):
 Fetch = Callable[[Sequence[Any]], Answers] | LookupSource
 
 
-class LookupBolt(Bolt):
+class LookupBolt(GatheringBolt):
     """Bolt that looks values up by key, and emits each tuple's fields `keep` with the fields `add`.
 
     `fetch` is a function (keys) -> mapping, or a source of `sparkstorm.connectors`. Keys are those
@@ -76,7 +77,6 @@ class LookupBolt(Bolt):
     {'user': 'string', 'country': 'string'}
     """
 
-    blocking = True
     effects = Effects.RUN
 
     def __init__(
@@ -103,7 +103,7 @@ class LookupBolt(Bolt):
         self._batch = _whole("batch", batch)
         self._snapshot = snapshot
         self._kind = kind
-        self._input_fields = (*self._key, *self._keep)
+        self.input_fields = (*self._key, *self._keep)
         _check(fetch, keep, add, kind)
         if self._refresh_ms > self._expire_ms:
             raise InvalidTopologyError(

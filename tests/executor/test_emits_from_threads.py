@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Stateful, TopologyBuilder, Tuple
+from sparkstorm.api.components import GatheringBolt
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
 from tests.worker.building import Collecting, chain
 
@@ -105,8 +106,7 @@ def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills
 def test_a_blocking_bolt_acts_on_what_it_has_gathered_when_no_row_waits() -> None:
     """Also after its method has raised once: the inputs wait for the next turn."""
 
-    class Gathers(Collecting):
-        blocking = True
+    class Gathers(Collecting, GatheringBolt):
         has_enough = False
 
         def __init__(self) -> None:
@@ -143,6 +143,25 @@ def test_a_blocking_bolt_acts_on_what_it_has_gathered_when_no_row_waits() -> Non
         assert len(spout.acked) == 12
         # never more than it wants, but for those that a failed turn has left
         assert max(bolt.sizes.value) <= 4
+
+
+def test_a_method_of_a_users_bolt_that_is_named_end_turn_is_not_called() -> None:
+    class Game(Collecting):
+        blocking = True
+
+        def execute(self, tup: Tuple) -> None:
+            self.collector.emit((tup[0],), tup)
+            self.collector.ack(tup)
+
+        def end_turn(self) -> None:
+            raise AssertionError("called")
+
+    spout, capture = FeederSpout(), CaptureBolt()
+    with LocalCluster() as cluster:
+        cluster.submit(chain(spout, Game(), capture))
+        spout.feed([1])
+        cluster.run_until_idle()
+        assert capture.values == [(1,)] and not cluster.errors
 
 
 def test_what_another_thread_emits_for_an_open_input_leaves_with_its_ack() -> None:

@@ -14,11 +14,11 @@ import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
-from sparkstorm.api.components import BasicBolt, Bolt, Conf
+from sparkstorm.api.components import BasicBolt, Bolt, Conf, GatheringBolt
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.tuples import Source, Tuple
@@ -44,9 +44,7 @@ Changes = tuple[Sequence[Any], Sequence[Any]]
 class ThreadedBolt(OnThread, Bolt):
     """A Bolt for the loop around user code that runs on its own thread.
 
-    A Bolt that gathers inputs may have a method `end_turn` and an attribute `has_enough`: its thread
-    calls the former when no row waits for it, or the latter is true. What it emits, acks and fails
-    there counts as calls of any other thread.
+    What a GatheringBolt emits, acks and fails in its `end_turn` counts as calls of any other thread.
     """
 
     def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None, codec: Codec) -> None:
@@ -66,7 +64,7 @@ class ThreadedBolt(OnThread, Bolt):
         self.since_ms: int | None = None  # when the call that the thread is in began
         # in calls that have ended; only the thread writes the former, the loop the latter
         self._busy_ms = self._taken_ms = 0
-        self._end_turn = getattr(bolt, "end_turn", None)
+        self._gathering = bolt if isinstance(bolt, GatheringBolt) else None
         # A daemon: a call that never returns must not keep the process alive after its last commit.
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
 
@@ -146,8 +144,9 @@ class ThreadedBolt(OnThread, Bolt):
             self.since_ms = began_ms = self._now_ms()
             came = tup.values if self.state is None else fresh(self._codec, tup.values)
             failure = self._execute(tup)
-            if self._end_turn is not None and (self._queue.empty() or self._bolt.has_enough):  # type: ignore[union-attr]
-                self._call_end_turn(self._end_turn)
+            gathering = self._gathering
+            if gathering is not None and (self._queue.empty() or gathering.has_enough):
+                self._call_end_turn(gathering)
             self.since_ms = None
             self._busy_ms += self._now_ms() - began_ms
             changes = None
@@ -202,13 +201,13 @@ class ThreadedBolt(OnThread, Bolt):
         except BaseException as error:
             return failure_of(error)
 
-    def _call_end_turn(self, end_turn: Callable[[], None]) -> None:
-        """Call it before the outcome of the last row is posted: until then the bolt is busy."""
+    def _call_end_turn(self, bolt: GatheringBolt) -> None:
+        """Call `end_turn` before the outcome of the last row is posted: until then the bolt is busy."""
         # The calls are posted one by one: with the outcome of one input, an emission that its
         # grouping refuses would take those for all other inputs back, and their acks.
         self._recorder.thread = 0
         try:
-            end_turn()
+            bolt.end_turn()
         except BaseException as error:
             self._runner.report_error(describe_error(error))
         self._recorder.thread = threading.get_ident()
