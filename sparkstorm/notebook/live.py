@@ -97,7 +97,7 @@ class Look:
 
     @property
     def moment(self) -> Moment:
-        """What a timeline keeps of this look."""
+        """Return the part of this look that a timeline draws."""
         states = {slot: beat.state for slot, beat in self.beat_by_slot().items()}
         assignments = self.reading.snapshot.assignments
         names = {id: base.name for id, base in self.reading.bases.items()}

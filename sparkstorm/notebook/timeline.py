@@ -21,7 +21,7 @@ _RUNNING = "RUNNING"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What one look at a cluster saw: milliseconds, topology and state of the worker by slot, the
+    """Record of one look at a cluster: milliseconds, topology and state of the worker by slot, the
     slots that were offered, and the version of each topology's assignment.
     """
 

@@ -24,7 +24,7 @@ BringCode = Callable[[LocalAssignment], Code]
 
 @dataclass(frozen=True, slots=True)
 class SlotContext:
-    """What an extension knows of a slot: the part of an assignment that it follows, and the
+    """View of a slot for an extension: the part of an assignment that it follows, and the
     status of that topology.
 
     `runs`: the code under which its worker has beaten, None when there is no such worker;

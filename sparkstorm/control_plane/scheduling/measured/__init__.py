@@ -1,1 +1,1 @@
-"""What running topologies and hosts have been measured to do, for schedulers that ask."""
+"""Measurements of running topologies and of hosts, for schedulers that ask for them."""

@@ -50,7 +50,7 @@ class CountRecords:
 
 @dataclass(slots=True)
 class _Task:
-    """What a task did in a second."""
+    """Rates of one task, per second."""
 
     emitted: float = 0.0
     executed: float = 0.0
@@ -59,7 +59,7 @@ class _Task:
 
 @dataclass(slots=True)
 class _Edge:
-    """What an edge did in a second; `sent` by owner."""
+    """Rates of one edge, per second; `sent` by owner."""
 
     bytes: float = 0.0
     entries: float = 0.0

@@ -59,7 +59,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked of a search: the topology, the nodes, and the executors that stay."""
+    """Input of a search: the topology, the nodes, and the executors that stay."""
 
     problem: TrafficProblem
     executors: tuple[ExecutorId, ...]  # all but those on nodes that get nothing new

@@ -36,7 +36,7 @@ class Traffic:
 
 
 class Demand:
-    """What each executor of a cluster needs, and what is left of each node."""
+    """Resources that each executor of a cluster needs, and those that each node has left."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
