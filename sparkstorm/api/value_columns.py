@@ -460,10 +460,17 @@ def _in_utc(array: Any) -> Any:
     """Return the same times in UTC and in microseconds; ArrowInvalid where nanoseconds are lost.
 
     Arrow knows no other zone without tables that it may lack, and makes a `pandas.Timestamp` of
-    nanoseconds where pandas is installed.
+    nanoseconds where pandas is installed. Its cast of a list checks elements that the array does
+    not show, outside of its slice and behind nulls: `take` leaves those out.
     """
+    import pyarrow as pa
+
     kind = _type_in_utc(array.type)
-    return array if kind == array.type else array.cast(kind)
+    if kind == array.type:
+        return array
+    if pa.types.is_nested(array.type):
+        array = array.take(pa.array(range(len(array)), pa.int64()))
+    return array.cast(kind)
 
 
 def _type_in_utc(kind: Any) -> Any:

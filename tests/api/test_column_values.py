@@ -96,6 +96,15 @@ def _read(read: Callable[[Any], list[Any]], column: pa.Array) -> Any:
         return str(error)
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.timestamp("ns")), pa.list_(pa.timestamp("ns"), 1)], ids=str
+)
+def test_elements_outside_of_a_slice_are_not_read(kind: pa.DataType) -> None:
+    column = pa.array([[1], None, [2000]], kind).slice(1)
+    expected = [None, [datetime(1970, 1, 1, 0, 0, 0, 2)]]
+    assert plain_values(column) == value_columns._one_by_one(column) == expected
+
+
 @settings(max_examples=examples(200), deadline=None)
 @given(arrow_columns())
 def test_columns_are_read_as_cell_by_cell(column: pa.Array) -> None:
