@@ -306,10 +306,16 @@ class SqlSink(TransactionalSink):
             taken.extend(some)
             return ""
 
-        refused = find_refused(rows, take)
-        for index in sorted(refused, reverse=True):
+        found = find_refused(rows, take)
+        refused = dict(found)
+        for index in sorted(found, reverse=True):
             if not take([rows[index]]):  # it needed a row that follows it, as by a foreign key
                 del refused[index]
+        if len(refused) < len(found):
+            self._begin()
+            taken.clear()
+            if take([row for index, row in enumerate(rows) if index not in refused]):
+                return found  # the key is not deferred: in their order the rows do not go in
         return refused
 
     def _undo(self, point: Any, taken: list[dict[str, Any]]) -> None:
