@@ -26,6 +26,9 @@ _DENIED = (
     "no password supplied",
     "unable to open database file",
 )
+# MySQL's and MariaDB's numbers of a value, a trigger's SIGNAL, a text that is no JSON, and a CHECK,
+# which their drivers take for an error of the server
+_VALUES = (1292, 1366, 1644, 3140, 3819, 4025)
 # of "host=h password=p", "h;Pwd=p" and "?password=p"
 _DSN_WORD = re.compile(r"(?:^|[\s?&;])([\w.%-]+)\s*=")
 
@@ -212,6 +215,8 @@ def is_of_values(error: Exception) -> bool:
     # sqlite3 has one code for all errors of a statement; PostgreSQL's class 54 is a limit that a
     # row exceeds, as that of an index
     code = str(getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", ""))
+    if (getattr(error.orig, "args", None) or ("",))[0] in _VALUES:
+        return True
     return code == "SQLITE_ERROR" or code[:2] == "54" or "binding parameter" in str(error.orig)
 
 
