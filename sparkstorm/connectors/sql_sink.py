@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import islice
+from importlib import import_module
+from itertools import groupby, islice
 from typing import Any
 
 from sparkstorm.api.components import Conf
@@ -27,10 +28,20 @@ EPOCHS = "sparkstorm_epochs"
 _ROWS_PER_INSERT = 10_000
 # after which PostgreSQL ends a transaction whose worker was stopped in the middle of it
 _IDLE_SECS = 30
+_MODES = ("insert", "upsert", "merge")
+_ON_TOMBSTONE = ("delete", "write")
+# those for which SQLAlchemy has an INSERT that updates; by their name in its dialects
+_UPSERTS = {
+    "postgresql": "postgresql",
+    "cockroachdb": "postgresql",
+    "sqlite": "sqlite",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
 
 
 class SqlSink(TransactionalSink):
-    """Sink that inserts rows into a table, exactly once: the epoch's number is written into
+    """Sink that writes rows into a table, exactly once: the epoch's number is written into
     `sparkstorm_epochs` in the same transaction.
 
     The tuples' fields are the columns, unless `fields` names some of them. The rows of an epoch are
@@ -39,6 +50,12 @@ class SqlSink(TransactionalSink):
     refuses is parked. Text into a JSON column is parsed by the database; None is NULL. The user
     needs the right to create `sparkstorm_epochs`, or it is there:
     `CREATE TABLE sparkstorm_epochs (sink VARCHAR(250) PRIMARY KEY, epoch BIGINT NOT NULL)`.
+
+    With `key`, one column or several that are the table's primary key or a unique key, a row takes
+    the place of the one with the same key: mode "upsert" sets all of the sink's columns, "merge"
+    those that are not None. Rows of one key are written in the order in which they come. A
+    tombstone, which is a row with a key and None in every other field, deletes the row of its key;
+    `on_tombstone="write"` writes the Nones instead. PostgreSQL, SQLite, MySQL and MariaDB.
     """
 
     def __init__(
@@ -47,16 +64,33 @@ class SqlSink(TransactionalSink):
         table: str,
         fields: Sequence[str] | None = None,
         *,
+        key: str | Sequence[str] = (),
+        mode: str | None = None,
+        on_tombstone: str = "delete",
         schema: str | None = None,
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
+        self._key = [key] if isinstance(key, str) else list(key)
+        self._mode = mode or ("upsert" if self._key else "insert")
+        if self._mode not in _MODES or on_tombstone not in _ON_TOMBSTONE:
+            raise InvalidConfigError(
+                f"SqlSink: mode is one of {', '.join(_MODES)}, and on_tombstone one of "
+                f"{', '.join(_ON_TOMBSTONE)}; not {mode!r:.40} and {on_tombstone!r:.40}"
+            )
+        if (self._mode == "insert") == bool(self._key):
+            raise InvalidConfigError(
+                "SqlSink: modes upsert and merge need a key, a column or a list of them; mode insert takes none"
+            )
+        if fields is not None and (absent := [name for name in self._key if name not in fields]):
+            raise InvalidConfigError(f"SqlSink: its key '{absent[0]}' is none of its fields")
+        self._deletes = bool(self._key) and on_tombstone == "delete"
         self._url = database_url(url, "SqlSink")
         self._secret = Secret("SqlSink", password_file, password_env)
         self._name = plain_name(table, "SqlSink")
         self._schema = schema
         self._fields = None if fields is None else list(fields)
-        self.input_fields = tuple(self._fields or ())
+        self.input_fields = tuple(self._fields or self._key)
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
@@ -81,6 +115,8 @@ class SqlSink(TransactionalSink):
                 raise ValueError(
                     f"field '{name}' is a {type(value).__name__}, which no column holds; write it as text"
                 )
+            if value is None and name in self._key:
+                raise ValueError(f"field '{name}' is None, and is a key of table {self._name}")
         self._tuples.append(tup)
 
     def prepare(self, epoch: int) -> Any:
@@ -261,7 +297,29 @@ class SqlSink(TransactionalSink):
                 for column in self._reflected.columns:
                     if isinstance(column.type, sa.JSON):
                         column.type = _json_text(column.type, connection.dialect.name)
+                if self._key:
+                    self._check_key(connection.dialect.name)
         return self._reflected
+
+    def _check_key(self, dialect: str) -> None:
+        """Raise InvalidConfigError where the database would not find rows by the key."""
+        table = self._reflected
+        if dialect not in _UPSERTS:
+            raise InvalidConfigError(
+                f"{self._where}: mode {self._mode} is there for {', '.join(_UPSERTS)}, not for {dialect}; "
+                "insert into a table whose trigger merges the rows"
+            )
+        keys = {frozenset(_unique_columns(one)) for one in (*table.constraints, *table.indexes)}
+        keys -= {frozenset()}
+        if frozenset(self._key) not in keys:
+            has = "; ".join(sorted(", ".join(sorted(one)) for one in keys)) or "none"
+            raise InvalidConfigError(
+                f"{self._where} has no primary or unique key of {', '.join(self._key)}; it has {has}"
+            )
+        if _UPSERTS[dialect] == "mysql" and len(keys) > 1:
+            raise InvalidConfigError(
+                f"{self._where} has several unique keys, and {dialect} would update a row that is equal in any of them"
+            )
 
     def _begin(self) -> None:
         """Open a fresh transaction for the epoch's rows."""
@@ -285,7 +343,7 @@ class SqlSink(TransactionalSink):
             columns = [self._table().c[name] for name in fields]
             nothing = sa.select(*[sa.null()] * len(columns)).where(sa.false())
             try:
-                self._open.execute(sa.insert(self._table()).from_select(columns, nothing))
+                self._open.execute(self._insert(fields).from_select(columns, nothing))
             except exc.DBAPIError:
                 raise error from None
 
@@ -330,8 +388,8 @@ class SqlSink(TransactionalSink):
                 self._write(self._open, taken)
 
     def _write(self, connection: Any, rows: list[dict[str, Any]]) -> None:
-        """Insert rows; a column without zones takes times in UTC, independently of the driver's own
-        conversion.
+        """Write rows in their order; a column without zones takes times in UTC, independently of
+        the driver's own conversion.
         """
         import sqlalchemy as sa
 
@@ -353,10 +411,65 @@ class SqlSink(TransactionalSink):
                 }
                 for row in rows
             ]
-        connection.execute(sa.insert(table), rows)
+        insert = self._insert(list(rows[0]))
+        # a row of the same key twice in one INSERT is an error of PostgreSQL, and such a driver
+        # makes one INSERT of many rows
+        is_single = bool(self._key) and connection.dialect.use_insertmanyvalues_wo_returning
+        for is_gone, some in groupby(rows, self._is_tombstone):
+            if is_gone:
+                keys = [[row[name] for name in self._key] for row in some]
+                connection.execute(
+                    self._delete(), [{f"k{n}": v for n, v in enumerate(key)} for key in keys]
+                )
+            elif is_single:
+                for row in some:
+                    connection.execute(insert, row)
+            else:
+                connection.execute(insert, list(some))
         if connection.dialect.name == "postgresql":
             # deferred constraints would fail behind the commit of the worker
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _is_tombstone(self, row: Mapping[str, Any]) -> bool:
+        if not self._deletes or len(row) == len(self._key):
+            return False
+        return all(value is None or name in self._key for name, value in row.items())
+
+    def _insert(self, fields: Sequence[str]) -> Any:
+        """Return the INSERT of a row, which updates the row of the same key in other modes."""
+        import sqlalchemy as sa
+
+        table = self._table()
+        if not self._key:
+            return sa.insert(table)
+        dialect = _UPSERTS[self._engine.dialect.name]
+        insert = import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
+        new = insert.inserted if dialect == "mysql" else insert.excluded
+        rest = [name for name in fields if name not in self._key]
+        values = {name: new[name] for name in rest}
+        if self._mode == "merge":
+            values = {name: sa.func.coalesce(new[name], table.c[name]) for name in rest}
+        if dialect == "mysql":
+            return insert.on_duplicate_key_update(values or {n: new[n] for n in self._key})
+        if not rest:
+            return insert.on_conflict_do_nothing(index_elements=self._key)
+        return insert.on_conflict_do_update(index_elements=self._key, set_=values)
+
+    def _delete(self) -> Any:
+        import sqlalchemy as sa
+
+        columns = [self._table().c[name] for name in self._key]
+        return sa.delete(self._table()).where(
+            *[c == sa.bindparam(f"k{n}", type_=c.type) for n, c in enumerate(columns)]
+        )
+
+
+def _unique_columns(one: Any) -> Sequence[str]:
+    """Return the columns of a primary key, or of a unique constraint or index; none of others."""
+    import sqlalchemy as sa
+
+    is_unique = isinstance(one, sa.PrimaryKeyConstraint | sa.UniqueConstraint)
+    return [c.name for c in one.columns] if is_unique or getattr(one, "unique", False) else []
 
 
 def _json_text(kind: Any, dialect: str) -> Any:
