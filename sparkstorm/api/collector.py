@@ -60,9 +60,9 @@ class OutputCollector(Protocol):
         resetTimeout).
         """
 
-    def fail(self, tup: Tuple, reason: str = "") -> None:
+    def fail(self, tup: Tuple, reason: str | BaseException = "") -> None:
         """Mark an input as failed; what `execute` emitted for it is dropped if it was not committed
-        yet.
+        yet. With an exception, its dead letter has the traceback.
         """
 
     def report_error(self, error: BaseException | str) -> None:

@@ -367,7 +367,7 @@ class ManualRunner(Runner):
             del self._outstanding[id(tup)]
             self._acked.append(tup)
 
-    def fail(self, tup: Tuple, reason: str | Failure = "") -> None:
+    def fail(self, tup: Tuple, reason: str | BaseException | Failure = "") -> None:
         """Take note that this input failed."""
         if get_ident() != self._thread:
             self.post(lambda: self.fail(tup, reason))
@@ -513,10 +513,10 @@ def _is_tick(tup: Any) -> bool:
     return isinstance(tup, Tuple) and tup.is_tick
 
 
-def verdict(reason: str | Failure) -> Failure:
+def verdict(reason: str | BaseException | Failure) -> Failure:
     """Return the failure that a bolt's `fail` with this reason is."""
-    return (
-        reason
-        if isinstance(reason, Failure)
-        else failure_of(reason or "failed by the bolt", FailureKind.FAILED)
-    )
+    if isinstance(reason, Failure):
+        return reason
+    if isinstance(reason, BaseException):
+        return failure_of(reason)
+    return failure_of(reason or "failed by the bolt", FailureKind.FAILED)
