@@ -4,6 +4,7 @@ builder.
 docs/api.md explains each name with an example.
 """
 
+from sparkstorm.api.async_bolts import AsyncBolt
 from sparkstorm.api.builder import Declarer, TopologyBuilder
 from sparkstorm.api.collector import (
     BasicOutputCollector,
@@ -47,6 +48,7 @@ from sparkstorm.common.model.tuples import Source, Tuple
 from sparkstorm.common.windowing.timers import Timer
 
 __all__ = [
+    "AsyncBolt",
     "BasicBolt",
     "BasicOutputCollector",
     "BatchCollector",

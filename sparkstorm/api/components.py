@@ -177,7 +177,7 @@ class GatheringBolt(Bolt):
     """Blocking bolt that acts on several inputs at once, such as one request for many keys.
 
     Its thread calls `end_turn` behind an `execute` when no further input waits, or `has_enough` is
-    true.
+    true. An input that is neither acked nor failed is one that the bolt is working on.
     """
 
     blocking = True
@@ -190,6 +190,9 @@ class GatheringBolt(Bolt):
 
     def end_turn(self) -> None:
         """Act on the inputs that were gathered; ack or fail them, now or later."""
+
+    def abandon(self) -> None:
+        """End threads of the bolt without cleanup, as when its process dies."""
 
 
 class BasicBolt:

@@ -13,7 +13,9 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
+from sparkstorm.api.async_bolts import AsyncBolt, check_capacity
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
+from sparkstorm.api.columns import BatchCollector, ColumnBolt, rows_of
 from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, StatefulBolt
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.functions import (
@@ -27,7 +29,7 @@ from sparkstorm.api.functions import (
 )
 from sparkstorm.api.windows import Count, FoldingBolt, Window, WindowedBolt
 from sparkstorm.common.errors import InvalidTopologyError, show
-from sparkstorm.common.model.tuples import Tuple
+from sparkstorm.common.model.tuples import Source, Tuple
 
 _PARAMETERS = {
     "bolt": ("tup", "state"),
@@ -36,6 +38,15 @@ _PARAMETERS = {
     "spout": (),
 }
 _YIELDING = ("bolt", "windowed")
+_OF_ASYNC = ("capacity", "timeout", "ordered")
+_OF_STATE = (
+    "key",
+    "state_keyed_by_grouping",
+    "state_key_type",
+    "state_type",
+    "state_version",
+    "migrate_state",
+)
 # Instructions that put exactly one value on the stack, of any kind
 _COLLECTIONS = ("BUILD_LIST", "LIST_EXTEND", "BUILD_MAP", "BUILD_CONST_KEY_MAP")
 _ONE_VALUE = (
@@ -80,6 +91,67 @@ class StatefulFunctionBolt(_OfFunction, StatefulBolt):
         rows = self.function(tup, self.state)
         if self._yields:
             emit_rows(rows, collector.emit, raise_inside)
+
+
+class AsyncFunctionBolt(_OfFunction, AsyncBolt):
+    """A coroutine function, or an async generator, of a tuple as a bolt."""
+
+    async def process(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Emit what the function yields for a tuple."""
+        rows = self.function(tup)
+        if not inspect.isasyncgen(rows):
+            await rows
+            return
+        async for row in rows:
+            collector.emit(row_of(row))
+
+
+class BatchFunctionBolt(_OfFunction, ColumnBolt):
+    """A function of several tuples of one source as a bolt: of a list, an Arrow batch or a pandas
+    frame.
+    """
+
+    batch: int
+    frame: str = "rows"
+
+    def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
+        """Emit what the function yields for each `batch` rows."""
+        for start in range(0, batch.num_rows, self.batch):
+            part = batch.slice(start, self.batch)
+            result = self.function(self._given(part, source))
+            if not self._yields:
+                continue
+            if self.frame == "rows":
+                emit_rows(result, collector.emit, raise_inside)
+            else:
+                for frame in result:
+                    self._emit_frame(frame, collector)
+
+    def _given(self, part: Any, source: Source) -> Any:
+        if self.frame == "arrow":
+            return part
+        if self.frame == "pandas":
+            return part.to_pandas()
+        return [Tuple(values, 0, source) for values in rows_of(part)]
+
+    def _emit_frame(self, frame: Any, collector: BatchCollector) -> None:
+        """Emit a frame that has a column for each field, in any order."""
+        import pyarrow as pa
+
+        if self.frame == "pandas" and hasattr(frame, "iloc"):
+            frame = pa.Table.from_pandas(frame, preserve_index=False)
+        if not isinstance(frame, pa.Table | pa.RecordBatch):
+            wanted = "a pandas.DataFrame" if self.frame == "pandas" else "a RecordBatch or Table"
+            raise TypeError(f"{_named(self.function)} yields {show(frame)}; yield {wanted}")
+        names = frame.schema.names
+        missing = next((name for name in self.outputs if name not in names), None)
+        if missing is not None:
+            raise ValueError(
+                f"{_named(self.function)} yields a frame without the field '{missing}'; it has {', '.join(names) or 'no columns'}"
+            )
+        frame = frame.select(list(self.outputs))
+        for batch in frame.to_batches() if isinstance(frame, pa.Table) else [frame]:
+            collector.emit_batch(batch)
 
 
 class WindowFunctionBolt(_OfFunction, WindowedBolt):
@@ -214,27 +286,65 @@ def made_of(
     return _timed(where, thing, declared, fields)
 
 
-def _bolt(
-    where: str, function: Any, declared: Declaration, outputs: Outputs
-) -> FunctionBolt | StatefulFunctionBolt:
-    _check_rows(where, function, outputs)
-    if len(inspect.signature(function, follow_wrapped=False).parameters) == 2:
-        return StatefulFunctionBolt(
-            function, outputs, {**declared.options, "key_fields": declared.key}
-        )
-    for option in (
-        "key",
-        "state_keyed_by_grouping",
-        "state_key_type",
-        "state_type",
-        "state_version",
-        "migrate_state",
-    ):
-        if declared.key if option == "key" else declared.options.get(option):
+def _bolt(where: str, function: Any, declared: Declaration, outputs: Outputs) -> Any:
+    _check_rows(where, function, outputs, declared.options.get("frame", "rows") == "rows")
+    has_state = len(inspect.signature(function, follow_wrapped=False).parameters) == 2
+    if has_state:
+        made: Any = StatefulFunctionBolt
+        options = {**declared.options, "key_fields": declared.key}
+    else:
+        _refuse_options(where, declared, _OF_STATE, "keeps no state", "add a second parameter")
+        options = dict(declared.options)
+        made = FunctionBolt
+    if _is_async(function):
+        if has_state or "batch" in options:
+            what = "state" if has_state else "batches"
             raise InvalidTopologyError(
-                f"{where} keeps no state, so '{option}' has no meaning; add a second parameter, or drop it"
+                f"{where} is async, which has no {what}; await in one bolt, and keep it in the next"
             )
-    return FunctionBolt(function, outputs, declared.options)
+        made = AsyncFunctionBolt
+        options.pop("blocking", None)  # it has a thread in any case
+        check_capacity(where, options.get("capacity", 1), options.get("timeout"))
+    else:
+        _refuse_options(where, declared, _OF_ASYNC, "is not async", "write async def")
+    if "batch" in options:
+        if has_state or options.get("blocking"):
+            what = "state" if has_state else "thread"
+            raise InvalidTopologyError(f"{where} takes batches, which have no {what}; drop batch")
+        made = BatchFunctionBolt
+        _check_batch(where, options)
+    else:
+        _refuse_options(where, declared, ("frame",), "takes one tuple", "give batch")
+    return made(function, outputs, options)
+
+
+def _refuse_options(
+    where: str, declared: Declaration, names: Sequence[str], why: str, remedy: str
+) -> None:
+    """Refuse options that a function of another form has."""
+    for name in names:
+        value = declared.key if name == "key" else declared.options.get(name)
+        if value or (name == "ordered" and value is not None):
+            raise InvalidTopologyError(
+                f"{where} {why}, so '{name}' has no meaning; {remedy}, or drop it"
+            )
+
+
+def _check_batch(where: str, options: Mapping[str, Any]) -> None:
+    batch = options["batch"]
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise InvalidTopologyError(
+            f"{where}: batch is {show(batch)}; write a whole number of at least 1"
+        )
+    frame = options.get("frame", "rows")
+    if frame not in ("rows", "arrow", "pandas"):
+        raise InvalidTopologyError(
+            f"{where}: frame is {show(frame)}; it is 'rows', 'arrow' or 'pandas'"
+        )
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -> Any:
@@ -304,7 +414,7 @@ def _check_function(where: str, function: Any, declared: Declaration) -> None:
         raise InvalidTopologyError(
             f"{where} is a method; decorate a function outside of any class, or derive from BasicBolt"
         )
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+    if _is_async(function) and declared.kind != "bolt":
         raise InvalidTopologyError(
             f"{where} is async, and the runtime does not await it; write a plain {remedy}"
         )
@@ -343,11 +453,11 @@ def _outputs(where: str, declared: Declaration) -> Any:
     return tuple(declared.outputs)
 
 
-def _check_rows(where: str, function: Any, outputs: Outputs) -> None:
+def _check_rows(where: str, function: Any, outputs: Outputs, are_rows: bool = True) -> None:
     """Refuse yields without fields, fields without a yield, and rows that are seen to have another
-    number of values.
+    number of values, unless it yields frames.
     """
-    yields = inspect.isgeneratorfunction(function)
+    yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
     listed = ", ".join(outputs) or "none"
     if outputs and not yields:
         raise InvalidTopologyError(
@@ -358,7 +468,7 @@ def _check_rows(where: str, function: Any, outputs: Outputs) -> None:
             f"{where} yields rows, but declares no fields; name them in the decorator"
         )
     before: dis.Instruction | None = None
-    for instruction in dis.get_instructions(function) if yields else ():
+    for instruction in dis.get_instructions(function) if yields and are_rows else ():
         width = (
             _width(before) if instruction.opname == "YIELD_VALUE" and before is not None else None
         )

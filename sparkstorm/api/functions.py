@@ -108,6 +108,11 @@ def bolt(
     order_insensitive: bool = False,
     effects: Effects | None = None,
     blocking: bool = False,
+    capacity: int | None = None,
+    timeout: Duration | None = None,
+    ordered: bool = True,
+    batch: int | None = None,
+    frame: Literal["rows", "arrow", "pandas"] = "rows",
     state_keyed_by_grouping: bool = False,
     state_key_type: str = "",
     state_type: str = "",
@@ -118,6 +123,11 @@ def bolt(
 
 def bolt(*outputs: Any, key: Fields = (), **options: Any) -> Any:
     """Declare a bolt: a function of one tuple, or of a tuple and the task's key-value state.
+
+    An `async def` is an AsyncBolt, whose options are `capacity`, `timeout` and `ordered`. With
+    `batch` the function gets up to so many tuples at once, as a list, a `pyarrow.RecordBatch`
+    (`frame="arrow"`) or a `pandas.DataFrame` (`frame="pandas"`), and yields rows, or frames with a
+    column for each field (ColumnBolt): for models that predict many rows faster than one.
 
     `outputs` names the fields of the rows that the function yields: a tuple of values, or one value
     where there is one field. Rows are anchored to the input, which is acked when the function ends
@@ -149,6 +159,11 @@ _BOLT_OPTIONS = (
     "order_insensitive",
     "effects",
     "blocking",
+    "capacity",
+    "timeout",
+    "ordered",
+    "batch",
+    "frame",
     "state_keyed_by_grouping",
     "state_key_type",
     "state_type",

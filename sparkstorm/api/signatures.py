@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sparkstorm.api.async_bolts import AsyncBolt
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.api.components import BasicBolt, Bolt
@@ -23,6 +24,7 @@ _MAY_BE_GENERATORS = ("pairs_of", "choose_tasks")  # their result is read throug
 _REQUIRED: dict[type, tuple[str, ...]] = {
     Bolt: ("execute",),
     BasicBolt: ("execute",),
+    AsyncBolt: ("process",),
     ColumnBolt: ("execute_batch",),
     CombiningBolt: ("pair", "combine"),
     TimedBolt: ("execute",),
@@ -39,7 +41,11 @@ def check_methods(id: str, instance: Any) -> None:
     kind = type(instance).__name__
     for name, model in _called(type(instance)):
         _check_method(
-            f"component '{id}': {kind}.{name}", getattr(instance, name), name, _parameters(model)
+            f"component '{id}': {kind}.{name}",
+            getattr(instance, name),
+            name,
+            _parameters(model),
+            is_awaited=inspect.iscoroutinefunction(model),
         )
     for base, names in _REQUIRED.items():
         for name in names:
@@ -93,16 +99,20 @@ def _parameters(model: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(inspect.signature(model).parameters)[1:]
 
 
-def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -> None:
+def _check_method(
+    where: str, method: Any, name: str, wanted: tuple[str, ...], is_awaited: bool = False
+) -> None:
     remedy = f"write {name}({', '.join(('self', *wanted))})"
     if not callable(method):
         raise InvalidTopologyError(f"{where} is a {type(method).__name__}, no method; {remedy}")
     inner = method.func if isinstance(method, functools.partial) else method
-    if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
+    if is_awaited:
+        _check_awaited(where, inner, remedy)
+    elif inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         raise InvalidTopologyError(
             f"{where} is async, and the runtime does not await it; {remedy} with a plain def"
         )
-    if inspect.isgeneratorfunction(inner) and name not in _MAY_BE_GENERATORS:
+    elif inspect.isgeneratorfunction(inner) and name not in _MAY_BE_GENERATORS:
         raise InvalidTopologyError(
             f"{where} is a generator (it has a yield), so its body would never run; use collector.emit"
         )
@@ -122,6 +132,18 @@ def _check_method(where: str, method: Any, name: str, wanted: tuple[str, ...]) -
         raise InvalidTopologyError(
             f"{where}{given} cannot be called with {len(wanted)} arguments ({error}); {remedy}"
         ) from None
+
+
+def _check_awaited(where: str, method: Any, remedy: str) -> None:
+    """Refuse a method that is no coroutine function, where the runtime awaits it."""
+    if inspect.isasyncgenfunction(method):
+        raise InvalidTopologyError(
+            f"{where} is an async generator (it has a yield), which is not awaited; use collector.emit"
+        )
+    if not inspect.iscoroutinefunction(method):
+        raise InvalidTopologyError(
+            f"{where} is no coroutine function, and the runtime awaits it; {remedy} with async def"
+        )
 
 
 def accepts(method: Callable[..., Any], *arguments: str) -> bool:

@@ -430,10 +430,6 @@ async def asynchronous(tup: Any) -> Any:
     return 1
 
 
-async def asynchronous_generator(tup: Any) -> Any:
-    yield 1
-
-
 def lists(tup: Any) -> Any:
     yield ["word", tup[0]]
 
@@ -485,11 +481,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         of(maps, "word", "n"),
         "a list or a dict is one value; yield a tuple for several, as in `yield a, b`",
     ),
-    (
-        of(asynchronous, "word"),
-        "is async, and the runtime does not await it; write a plain def asynchronous(tup)",
-    ),
-    (of(asynchronous_generator, "word"), "is async, and the runtime does not await it"),
+    (of(asynchronous, "word"), "declares the fields word, but has no yield"),
     (
         of(Holder.method, "word"),
         "is a method; decorate a function outside of any class, or derive from",

@@ -41,6 +41,7 @@ SIZES = {
     "stream_joins": 8,
     "look_ups": 12,
     "flaky_days": 8,
+    "awaiting": 12,
 }
 ROWS = [["the quick brown fox"], ["the lazy dog"], ["the end"]]
 

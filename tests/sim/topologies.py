@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from sparkstorm.api import (
@@ -20,6 +22,7 @@ from sparkstorm.api import (
     TopologyBuilder,
     Tuple,
     Window,
+    bolt,
 )
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.streams import AsOfJoinBolt, CalendarBolt, IntervalJoinBolt, LookupBolt, local_day
@@ -285,8 +288,8 @@ def flaky_windows(numbers: int = 20) -> Case:
         "timers": FlakyTimers(),
     }
     declarer = builder.set_bolt("sums", Sums())
-    for name, bolt in bolts.items():
-        builder.set_bolt(name, bolt.with_timestamp_field("ts")).global_grouping("further")
+    for name, joined in bolts.items():
+        builder.set_bolt(name, joined.with_timestamp_field("ts")).global_grouping("further")
         declarer.global_grouping(name)
     wanted = Counter[str]()
     session = 0
@@ -398,6 +401,9 @@ def squares(keys: Sequence[int]) -> dict[int, int]:
 squares.calls = 0  # type: ignore[attr-defined]
 
 
+_calls = count()
+
+
 class Squared(BasicBolt):
     """A row for `Sums` of what was looked up."""
 
@@ -428,6 +434,25 @@ def look_ups(numbers: int = 20) -> Case:
         numbers,
         {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
     )
+
+
+@bolt("number", "square", capacity=3, ordered=False)
+async def awaited_square(tup: Any) -> Any:
+    if next(_calls) % 5 == 0:
+        raise ConnectionError("away")
+    await asyncio.sleep(0.001 * (tup["number"] % 3))
+    yield tup["number"], tup["number"] ** 2 if tup["number"] % 2 == 0 else None
+
+
+def awaiting(numbers: int = 20) -> Case:
+    """spout x2 -> coroutines x2, which end in another order and fail now and then -> sums."""
+    case = look_ups(numbers)
+    builder = TopologyBuilder()
+    builder.set_spout("spout", case.spout, 2)
+    builder.set_bolt("look_up", awaited_square, 2).shuffle_grouping("spout")
+    builder.set_bolt("squared", Squared(), inputs="look_up")
+    builder.set_bolt("sums", Sums()).global_grouping("squared")
+    return replace(case, topology=builder.build())
 
 
 def flaky_days(numbers: int = 20) -> Case:
@@ -585,6 +610,7 @@ CASES: dict[str, Callable[..., Case]] = {
     "word_count": word_count, "fan_out_fan_in": fan_out_fan_in, "flaky": flaky, "batching": batching, "loop": loop,
     "wide": wide, "refusing": refusing, "to_target": to_target, "flaky_windows": flaky_windows,
     "stream_joins": stream_joins, "look_ups": look_ups, "flaky_days": flaky_days,
+    "awaiting": awaiting,
 }  # fmt: skip
 
 
@@ -632,6 +658,11 @@ def small_stream_joins() -> Subject:
 def small_look_ups() -> Subject:
     """Twelve numbers."""
     return subject("look_ups", 12)
+
+
+def small_awaiting() -> Subject:
+    """Twelve numbers."""
+    return subject("awaiting", 12)
 
 
 def small_flaky_days() -> Subject:

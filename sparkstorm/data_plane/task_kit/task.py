@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sparkstorm.api.async_bolts import AsyncBolt
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Stateful
 from sparkstorm.api.context import TopologyContext
@@ -24,6 +25,7 @@ from sparkstorm.common.model.topology import SYSTEM, TICK_STREAM
 from sparkstorm.common.model.tuples import Roots, Source, Tuple
 from sparkstorm.data_plane.executor.column_runner import ColumnRunner
 from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.event_loop import EventLoopBolt
 from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.executor.runner import (
     BasicCollector,
@@ -184,4 +186,6 @@ def make_runner(
         # A replay without columns passes none: the same bolt then gets rows.
         kind = columns if columns is not None and isinstance(bolt, ColumnBolt) else BasicRunner
         return kind(bolt, emitter, state, BasicCollector(emitter, task, report))
+    if isinstance(bolt, AsyncBolt):
+        bolt = EventLoopBolt(bolt, has_thread=False)
     return ManualRunner(bolt, emitter, state, task, report, wake, is_answering)

@@ -80,8 +80,10 @@ class ThreadedBolt(OnThread, Bolt):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether rows wait for the thread, or their outcomes for the loop."""
-        return bool(self._open)
+        """Return whether rows wait for the thread, or their outcomes for the loop; of a bolt that
+        gathers inputs, or awaits, also whether any is neither acked nor failed.
+        """
+        return bool(self._open) or (self._gathering is not None and bool(self._runner.outstanding))
 
     @property
     def queued(self) -> Collection[int]:
@@ -113,16 +115,20 @@ class ThreadedBolt(OnThread, Bolt):
         """Let the thread finish the row it is at, then clean up. Rows that wait for it are in no
         commit as done.
         """
-        self.abandon()
+        self._end_thread()
         # Less than the slot waits (supervisor.worker.shutdown.sleep.secs, 3 s) before it kills the
         # process.
         self._thread.join(timeout=2.0)
         self._bolt.cleanup()
 
     def abandon(self) -> None:
-        """End the thread after the row it is at, without cleanup: rows that wait for it are
-        dropped, as when a process dies.
-        """
+        """End the thread after the row it is at, without cleanup, as when a process dies."""
+        self._end_thread()
+        if self._gathering is not None:
+            self._gathering.abandon()
+
+    def _end_thread(self) -> None:
+        """Drop the rows that wait for the thread, and end it after the row it is at."""
         self._again.clear()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -277,7 +283,7 @@ class _Recorder:
     def ack(self, tup: Tuple) -> None:
         self._call("ack", tup)
 
-    def fail(self, tup: Tuple, reason: str = "") -> None:
+    def fail(self, tup: Tuple, reason: str | BaseException = "") -> None:
         self._call("fail", tup, reason)
 
     def reset_timeout(self, tup: Tuple) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any
 
+from sparkstorm.api.async_bolts import AsyncBolt
 from sparkstorm.api.columns import ColumnBolt
 from sparkstorm.api.components import BasicBolt, Bolt, Spout, Stateful
 from sparkstorm.api.context import BLOBS_FOLDER, TopologyContext
@@ -32,6 +33,7 @@ from sparkstorm.data_plane.acking.pending import Pending
 from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 from sparkstorm.data_plane.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.event_loop import EventLoopBolt
 from sparkstorm.data_plane.executor.event_time import (
     InputWatermarks,
     OutputWatermarks,
@@ -488,6 +490,8 @@ class TaskFactory:
                 around.now_ms,
                 plan.retry_policy,
             )
+        if isinstance(bolt, AsyncBolt):
+            bolt = EventLoopBolt(bolt, has_thread=True)
         if bolt.blocking or plan.component_settings(emitter.component).executor_threads:
             bolt = ThreadedBolt(bolt, self._copy(state), plan.codec)
         if isinstance(bolt, ColumnBolt):

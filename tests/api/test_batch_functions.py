@@ -1,0 +1,131 @@
+"""`@bolt(batch=)`: functions of a list of tuples, of an Arrow batch, or of a pandas frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkstorm.api import InvalidTopologyError, Topology, TopologyBuilder, bolt
+from sparkstorm.replay import replay_locally
+from sparkstorm.testing import FeederSpout, Shared, complete_topology
+
+ROWS = [[n, f"text {n}"] for n in range(100)]
+SCORED = [(n, n * 2.0) for n in range(100)]
+sizes: Shared[list[int]] = Shared([])
+
+
+def topology(made: Any) -> Topology:
+    builder = TopologyBuilder()
+    builder.set_spout("texts", FeederSpout({"id": "bigint", "text": "string"}))
+    builder.set_bolt("score", made, inputs="texts")
+    return builder.build()
+
+
+@bolt({"id": "bigint", "score": "double"}, batch=16)
+def of_tuples(batch: Any) -> Any:
+    sizes.value.append(len(batch))
+    for tup in batch:
+        if tup["text"] == "bad":
+            raise ValueError("no score")
+        yield tup["id"], tup["id"] * 2.0
+
+
+@bolt({"id": "bigint", "score": "double"}, batch=16, frame="arrow")
+def of_arrow(batch: Any) -> Any:
+    assert batch.num_rows <= 16
+    scores = pa.array([n * 2.0 for n in batch["id"].to_pylist()])
+    yield pa.table({"score": scores, "unused": batch["text"], "id": batch["id"]})
+
+
+@bolt({"id": "bigint", "score": "double"}, batch=16, frame="pandas")
+def of_pandas(frame: Any) -> Any:
+    assert len(frame) <= 16
+    yield frame.assign(score=frame["id"] * 2.0)
+
+
+@pytest.mark.parametrize("made", [of_tuples, of_arrow, of_pandas])
+def test_batches_are_scored_live_and_replayed(made: Any) -> None:
+    if made is of_pandas:
+        pytest.importorskip("pandas")
+    completed = complete_topology(topology(made), {"texts": ROWS})
+    assert completed["score"] == SCORED
+    assert replay_locally(topology(made), {"texts": ROWS})["score"] == SCORED
+
+
+def test_no_batch_has_more_tuples_than_asked_for() -> None:
+    sizes.value.clear()
+    complete_topology(topology(of_tuples), {"texts": ROWS})
+    assert max(sizes.value) == 16
+    assert sum(sizes.value) == 100
+
+
+def test_a_faulty_row_fails_alone() -> None:
+    rows = [*ROWS[:50], [1000, "bad"], *ROWS[50:]]
+    completed = complete_topology(topology(of_tuples), {"texts": rows})
+    assert sorted(completed["score"]) == SCORED
+    assert [letter.values for letter in completed.dead_letters] == [(1000, "bad")]
+
+
+@bolt("id", "score", batch=16, frame="arrow")
+def without_score(batch: Any) -> Any:
+    yield batch
+
+
+@bolt("id", "score", batch=16, frame="arrow")
+def no_frame(batch: Any) -> Any:
+    yield [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (without_score, "yields a frame without the field 'score'; it has id, text"),
+        (no_frame, "yields [1, 2]; yield a RecordBatch or Table"),
+    ],
+)
+def test_a_wrong_frame_fails_its_rows_with_what_to_yield(made: Any, words: str) -> None:
+    (letter,) = complete_topology(topology(made), {"texts": ROWS[:1]}).dead_letters
+    assert words in letter.failure.text
+
+
+@bolt("n", batch=0)
+def without_rows(batch: Any) -> Any:
+    yield 1
+
+
+@bolt("n", batch=2, frame="polars")  # type: ignore[call-overload, untyped-decorator]
+def of_polars(batch: Any) -> Any:
+    yield 1
+
+
+@bolt("n", frame="arrow")
+def without_batch(tup: Any) -> Any:
+    yield 1
+
+
+@bolt("n", batch=2)
+def with_state(batch: Any, state: Any) -> Any:
+    yield 1
+
+
+@bolt("n", batch=2, blocking=True)
+def with_thread(batch: Any) -> Any:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (without_rows, "batch is 0; write a whole number of at least 1"),
+        (of_polars, "frame is 'polars'; it is 'rows', 'arrow' or 'pandas'"),
+        (without_batch, "takes one tuple, so 'frame' has no meaning; give batch, or drop it"),
+        (with_state, "takes batches, which have no state; drop batch"),
+        (with_thread, "takes batches, which have no thread; drop batch"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_its_remedy(made: Any, words: str) -> None:
+    with pytest.raises(InvalidTopologyError) as raised:
+        topology(made)
+    assert words in str(raised.value)
