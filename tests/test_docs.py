@@ -232,7 +232,7 @@ def test_readme_shows_the_files_of_its_example() -> None:
         ("api", 8),
         ("connectors", 1),
         ("failures", 0),
-        ("howto", 9),
+        ("howto", 10),
         ("joins", 4),
         ("porting", 1),
         ("testing", 2),

@@ -1,8 +1,9 @@
-"""Storm's formats: Flux documents, components in other languages by the multi-lang protocol,
-requests by DRPC's HTTP route.
+"""Components of other systems: Storm's Flux documents, multi-lang children and DRPC requests;
+Spark's StatefulProcessor.
 """
 
 from sparkstorm.compat.drpc import DrpcSpout, ReturnResults
 from sparkstorm.compat.shell import ShellBolt, ShellSpout
+from sparkstorm.compat.stateful_processor import ProcessorBolt
 
-__all__ = ["DrpcSpout", "ReturnResults", "ShellBolt", "ShellSpout"]
+__all__ = ["DrpcSpout", "ProcessorBolt", "ReturnResults", "ShellBolt", "ShellSpout"]

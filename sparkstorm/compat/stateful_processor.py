@@ -1,0 +1,384 @@
+"""StatefulProcessor of Spark's `transformWithState` as a bolt: live, per event, and in a replay.
+
+The processor is the class that a Spark team has, unchanged (`init`, `handleInputRows`,
+`handleExpiredTimer`, `handleInitialState`, `close`). Its named states are entries of the task's
+keyed state and its timers those of a TimedBolt, so both are in the commit of the rows that changed
+them. Spark calls `handleInputRows` with the rows of a micro-batch; here a call has one row.
+
+Left out: a map's entries as entries of the state. Its iterators would read the states of all keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from sparkstorm.api import (
+    BasicOutputCollector,
+    Conf,
+    InvalidTopologyError,
+    KeyValueState,
+    TimedBolt,
+    Timer,
+    TopologyContext,
+    Tuple,
+)
+from sparkstorm.common.errors import show
+from sparkstorm.common.windowing.settings import TIMESTAMP_FIELD
+
+TimeMode = Literal["None", "ProcessingTime", "EventTime"]
+_MODES = ("None", "ProcessingTime", "EventTime")
+# Names of states that a processor cannot take: its timers, and whether its initial state was given
+_TIMERS = "\0timers"
+_BEGUN = "\0begun"
+
+
+class ProcessorBolt(TimedBolt):
+    """Bolt that runs a `pyspark.sql.streaming.StatefulProcessor` (PySpark 4.0 or newer).
+
+    `key` names the fields of `groupBy`, `outputs` the fields of its rows: names, types by name, or
+    a StructType. `time_mode` is Spark's: timers by the watermark need `with_timestamp_field`, and
+    `with_lag` is the delay of `withWatermark`; states with a time to live need "ProcessingTime".
+    Times are datetimes with a zone. `initial_state` has a Row, or a mapping by field, for each key;
+    a key's is given before its first row. `frames` is for processors of `transformWithStateInPandas`.
+
+    When a call raises, what it emitted, put and set is undone, and the row is tried again. With
+    event time, rows and timers come in the order of time, where Spark's come by micro-batch: the
+    processor's watermark is the time of the row or timer, so live and replayed results agree, and a
+    timer that is not after it expires next.
+
+    >>> from pyspark.sql import Row
+    >>> from pyspark.sql.streaming import StatefulProcessor
+    >>> class Count(StatefulProcessor):
+    ...     def init(self, handle):
+    ...         self.count = handle.getValueState("count", "n bigint")
+    ...     def handleInputRows(self, key, rows, timerValues):
+    ...         before = self.count.get()[0] if self.count.exists() else 0
+    ...         self.count.update((before + len(list(rows)),))
+    ...         yield Row(word=key[0], n=self.count.get()[0])
+    ...     def close(self):
+    ...         pass
+    >>> ProcessorBolt(Count(), key="word", outputs=["word", "n"]).outputs
+    ('word', 'n')
+    """
+
+    def __init__(
+        self,
+        processor: Any,
+        *,
+        key: str | Sequence[str],
+        outputs: Any,
+        time_mode: TimeMode = "None",
+        initial_state: Mapping[Any, Any] | None = None,
+        frames: bool = False,
+    ) -> None:
+        for name in ("init", "handleInputRows"):
+            if not callable(getattr(processor, name, None)):
+                raise InvalidTopologyError(
+                    f"ProcessorBolt: {show(processor)} has no method {name}; give an instance of a StatefulProcessor"
+                )
+        if time_mode not in _MODES:
+            raise InvalidTopologyError(
+                f"ProcessorBolt has no time_mode {show(time_mode)}; it has {', '.join(_MODES)}"
+            )
+        self._processor = processor
+        self.key_fields = (key,) if isinstance(key, str) else tuple(key)
+        self.outputs = _outputs(outputs)
+        self._mode = time_mode
+        self._initial = {_key(name): row for name, row in (initial_state or {}).items()}
+        self._frames = frames
+
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        """Find Spark's classes."""
+        try:
+            from pyspark.sql import Row
+            from pyspark.sql.streaming import stateful_processor
+        except ImportError as error:
+            raise InvalidTopologyError(
+                f"component '{context.component_id}': ProcessorBolt needs PySpark 4.0 or newer ({error})"
+            ) from error
+        self._time_field = self.time_conf()[TIMESTAMP_FIELD]
+        if self._mode == "EventTime" and self._time_field is None:
+            raise InvalidTopologyError(
+                f"component '{context.component_id}': timers by event time need .with_timestamp_field(...)"
+            )
+        self._row = Row
+        self._spark = stateful_processor
+        self._now_ms = context.now_ms
+
+    def init_state(self, state: KeyValueState) -> None:
+        """Give the processor its handle."""
+        super().init_state(state)
+        self._handle = _Handle(state, self._mode, self._now_ms, self.timers)
+        self._processor.init(self._handle)
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        """Have the processor handle one row."""
+        key = tuple([tup[name] for name in self.key_fields])
+        self._handle.key = key
+        times = self._times(tup[self._time_field] if self._mode == "EventTime" else -1)
+        if key in self._initial and not self._handle.has(_BEGUN):
+            self._handle.put(_BEGUN, True)
+            initial = self._initial[key]
+            if isinstance(initial, Mapping):
+                initial = self._row(**initial)
+            self._emit(self._processor.handleInitialState(key, initial, times), collector)
+        rows = iter([self._given(tup)])
+        self._emit(self._processor.handleInputRows(key, rows, times), collector)
+
+    def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
+        """Have the processor handle an expired timer."""
+        *key, at_ms = timer.name
+        self._handle.key = tuple(key)
+        self._handle.drop_timer(at_ms)
+        expired = self._spark.ExpiredTimerInfo(at_ms)
+        rows = self._processor.handleExpiredTimer(self._handle.key, self._times(at_ms), expired)
+        self._emit(rows, collector)
+
+    def cleanup(self) -> None:
+        """Close the processor."""
+        close = getattr(self._processor, "close", None)
+        if close is not None:
+            close()
+
+    def _times(self, event_ms: int) -> Any:
+        if self._mode == "EventTime":
+            return self._spark.TimerValues(-1, event_ms)
+        return self._spark.TimerValues(self._now_ms() if self._mode == "ProcessingTime" else -1, -1)
+
+    def _given(self, tup: Tuple) -> Any:
+        if not self._frames:
+            return self._row(*tup.fields)(*tup.values)
+        import pandas  # type: ignore[import-untyped]
+
+        return pandas.DataFrame([tup.values], columns=list(tup.fields))
+
+    def _emit(self, rows: Iterable[Any] | None, collector: BasicOutputCollector) -> None:
+        for row in rows or ():
+            if hasattr(row, "itertuples"):
+                for values in row[list(self.outputs)].itertuples(index=False, name=None):
+                    collector.emit(values)
+                continue
+            names = getattr(row, "__fields__", None)
+            if names and set(names) == set(self.outputs):
+                row = [row[name] for name in self.outputs]
+            collector.emit(tuple(row))
+
+
+class _Handle:
+    """StatefulProcessorHandle over the state and the timers of a task."""
+
+    def __init__(
+        self, state: KeyValueState, mode: TimeMode, now_ms: Callable[[], int], timers: Any
+    ) -> None:
+        self.key: tuple[Any, ...] = ()
+        self.now_ms = now_ms
+        self._state = state
+        self._mode = mode
+        self._timers = timers
+
+    def getValueState(
+        self, stateName: str, schema: Any, ttlDurationMs: int | None = None
+    ) -> _ValueState:
+        return _ValueState(self, stateName, self._life(stateName, ttlDurationMs))
+
+    def getListState(
+        self, stateName: str, schema: Any, ttlDurationMs: int | None = None
+    ) -> _ListState:
+        return _ListState(self, stateName, self._life(stateName, ttlDurationMs))
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: Any,
+        valueSchema: Any,
+        ttlDurationMs: int | None = None,
+    ) -> _MapState:
+        return _MapState(self, stateName, self._life(stateName, ttlDurationMs))
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Set a timer of the key; several of one time are one."""
+        at_ms = expiryTimestampMs
+        times = self._times()
+        if at_ms not in times:
+            self.put(_TIMERS, sorted([*times, at_ms]))
+        self._setter()((*self.key, at_ms), at_ms)
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Delete a timer of the key if it is set."""
+        name = (*self.key, expiryTimestampMs)
+        if self._setter() == self._timers.set_event_timer:
+            self._timers.cancel_event_timer(name)
+        else:
+            self._timers.cancel_processing_timer(name)
+        self.drop_timer(expiryTimestampMs)
+
+    def listTimers(self) -> Iterator[int]:
+        """Return the times of the key's timers, in order."""
+        self._setter()
+        return iter(self._times())
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Delete a state of all keys; the task's whole state is read, so call it in `init`."""
+        for key in [key for key in self._state if key[-1] == stateName]:
+            self._state.delete(key)
+
+    def has(self, name: str) -> bool:
+        """Return whether a state of the key is there."""
+        return (*self.key, name) in self._state
+
+    def get(self, name: str) -> Any:
+        """Return what is under a name of the key; None if nothing is."""
+        return self._state.get((*self.key, name))
+
+    def put(self, name: str, value: Any) -> None:
+        """Put a value under a name of the key; an empty list deletes it."""
+        if value == []:
+            self._state.delete((*self.key, name))
+        else:
+            self._state.put((*self.key, name), value)
+
+    def drop_timer(self, at_ms: int) -> None:
+        """Forget a timer that is due, or was deleted."""
+        self.put(_TIMERS, [other for other in self._times() if other != at_ms])
+
+    def _times(self) -> list[int]:
+        return self.get(_TIMERS) or []
+
+    def _setter(self) -> Callable[[Any, int], None]:
+        if self._mode == "None":
+            raise ValueError(
+                'timers need time_mode="ProcessingTime" or time_mode="EventTime" of ProcessorBolt'
+            )
+        setter: Callable[[Any, int], None] = (
+            self._timers.set_event_timer
+            if self._mode == "EventTime"
+            else self._timers.set_processing_timer
+        )
+        return setter
+
+    def _life(self, name: str, ttl_ms: int | None) -> int | None:
+        if name.startswith("\0"):
+            raise ValueError(f"{name!r} is no name of a state")
+        if ttl_ms is not None and (ttl_ms <= 0 or self._mode != "ProcessingTime"):
+            raise ValueError(
+                f"state '{name}': ttlDurationMs is {ttl_ms}; it is positive, and needs time_mode=\"ProcessingTime\""
+            )
+        return ttl_ms
+
+
+class _State:
+    """Elements of one name and the current key, each with the time at which it ends (or None)."""
+
+    def __init__(self, handle: _Handle, name: str, ttl_ms: int | None) -> None:
+        self._handle = handle
+        self._name = name
+        self._ttl_ms = ttl_ms
+
+    def exists(self) -> bool:
+        """Return whether the key has a value that has not ended."""
+        return bool(self._elements())
+
+    def clear(self) -> None:
+        """Delete the key's value."""
+        self._write([])
+
+    def _elements(self) -> list[Any]:
+        elements: list[Any] = self._handle.get(self._name) or []
+        if self._ttl_ms is None:
+            return elements
+        now_ms = self._handle.now_ms()
+        return [element for element in elements if element[-1] > now_ms]
+
+    def _write(self, elements: list[Any]) -> None:
+        self._handle.put(self._name, elements)
+
+    def _ends(self) -> int | None:
+        return None if self._ttl_ms is None else self._handle.now_ms() + self._ttl_ms
+
+
+class _ValueState(_State):
+    def get(self) -> tuple[Any, ...] | None:
+        """Return the value as a tuple; None if there is none."""
+        elements = self._elements()
+        return tuple(elements[0][0]) if elements else None
+
+    def update(self, newValue: Sequence[Any]) -> None:
+        """Set the value."""
+        self._write([[_plain(newValue), self._ends()]])
+
+
+class _ListState(_State):
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        """Return the elements, each as a tuple."""
+        return iter([tuple(value) for value, _ in self._elements()])
+
+    def put(self, newState: Iterable[Sequence[Any]]) -> None:
+        """Set all elements."""
+        self._write([[_plain(value), self._ends()] for value in newState])
+
+    def appendValue(self, newState: Sequence[Any]) -> None:
+        """Add an element."""
+        self.appendList([newState])
+
+    def appendList(self, newState: Iterable[Sequence[Any]]) -> None:
+        """Add elements."""
+        new = [[_plain(value), self._ends()] for value in newState]
+        self._write([*self._elements(), *new])
+
+
+class _MapState(_State):
+    def getValue(self, key: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Return the value under a key; None if there is none."""
+        return dict(self.iterator()).get(tuple(key))
+
+    def containsKey(self, key: Sequence[Any]) -> bool:
+        """Return whether there is a value under a key."""
+        return self.getValue(key) is not None
+
+    def updateValue(self, key: Sequence[Any], value: Sequence[Any]) -> None:
+        """Set the value under a key."""
+        new = [_plain(key), _plain(value), self._ends()]
+        elements = [new if tuple(old[0]) == tuple(key) else old for old in self._elements()]
+        self._write(elements if new in elements else [*elements, new])
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """Return keys and values."""
+        return iter([(tuple(key), tuple(value)) for key, value, _ in self._elements()])
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        """Return the keys."""
+        return iter([key for key, _ in self.iterator()])
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        """Return the values."""
+        return iter([value for _, value in self.iterator()])
+
+    def removeKey(self, key: Sequence[Any]) -> None:
+        """Delete the value under a key if it is there."""
+        self._write([old for old in self._elements() if tuple(old[0]) != tuple(key)])
+
+
+def _plain(row: Any) -> list[Any]:
+    """Return the values of a Row or a tuple, as a state keeps them."""
+    if not isinstance(row, tuple | list):
+        raise TypeError(f"a state takes a tuple of its fields, not {show(row)}")
+    return [_plain(value) if isinstance(value, tuple) else value for value in row]
+
+
+def _key(name: Any) -> tuple[Any, ...]:
+    return name if isinstance(name, tuple) else (name,)
+
+
+def _outputs(outputs: Any) -> Any:
+    """Return field names, or types by name; of a StructType, too."""
+    fields = getattr(outputs, "fields", None)
+    if fields is not None and not isinstance(outputs, Mapping):
+        return {field.name: field.dataType.simpleString() for field in fields}
+    if isinstance(outputs, Mapping):
+        return dict(outputs)
+    if isinstance(outputs, str) or not isinstance(outputs, Sequence):
+        raise InvalidTopologyError(
+            f"ProcessorBolt: outputs is {show(outputs)}; write a list of field names, types by name, or a StructType"
+        )
+    return tuple(outputs)

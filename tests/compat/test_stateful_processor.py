@@ -1,0 +1,245 @@
+"""ProcessorBolt: processors of Spark's transformWithState, compared with Spark's own tester."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import Row
+
+from sparkstorm.api import Duration, InvalidTopologyError, Topology, TopologyBuilder
+from sparkstorm.compat import ProcessorBolt
+from sparkstorm.replay import replay_locally
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
+from tests.tiers import examples
+
+streaming = pytest.importorskip("pyspark.sql.streaming")
+pytest.importorskip("pyspark.sql.streaming.stateful_processor")
+StatefulProcessor: Any = streaming.StatefulProcessor
+
+
+class Down(StatefulProcessor):  # type: ignore[misc]
+    """Counts a sensor's low temperatures in a row, and lists the last readings by place."""
+
+    def init(self, handle: Any) -> None:
+        self.low = handle.getValueState("low", "n int")
+        self.readings = handle.getListState("readings", "temperature double")
+        self.places = handle.getMapState("places", "place string", "n int")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for row in rows:
+            low = self.low.get()[0] if self.low.exists() else 0
+            if row.temperature < 100:
+                self.low.update((low + 1,))
+            else:
+                self.low.clear()
+            readings = [*self.readings.get(), (row.temperature,)]
+            if len(readings) > 2:
+                self.readings.put(readings[-2:])
+            else:
+                self.readings.appendValue((row.temperature,))
+            if row.temperature == 130:
+                self.places.removeKey((row.place,))
+            else:
+                seen = self.places.getValue((row.place,)) or (0,)
+                self.places.updateValue((row.place,), (seen[0] + 1,))
+            yield Row(
+                id=key[0],
+                low=low,
+                last=[value for (value,) in self.readings.get()],
+                places=sorted((place, n) for (place,), (n,) in self.places.iterator()),
+            )
+
+    def close(self) -> None:
+        pass
+
+
+def topology(bolt: Any, tasks: int = 1) -> Topology:
+    builder = TopologyBuilder()
+    fields = {"id": "string", "temperature": "bigint", "place": "string", "ts": "bigint"}
+    builder.set_spout("sensors", FeederSpout(fields))
+    builder.set_bolt("processor", bolt, tasks, inputs="sensors")
+    return builder.build()
+
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(70, 130), st.sampled_from("xyz")), max_size=12
+)
+
+
+@given(ROWS)
+@settings(max_examples=examples(30), deadline=None)
+def test_named_states_give_what_sparks_tester_gives(rows: Any) -> None:
+    tester_of = pytest.importorskip("pyspark.sql.streaming.tws_tester").TwsTester
+    bolt = ProcessorBolt(Down(), key="id", outputs=["id", "low", "last", "places"])
+    tester = tester_of(Down())
+    wanted = [
+        (id, *tester.test((id,), [Row(id=id, temperature=temperature, place=place)])[0][1:])
+        for id, temperature, place in rows
+    ]
+    given_rows = [[*row, 0] for row in rows]
+    live = complete_topology(topology(bolt), {"sensors": given_rows})["processor"]
+    assert [(a, b, list(c), [tuple(d) for d in e]) for a, b, c, e in live] == wanted
+    replayed = replay_locally(topology(bolt, 2), {"sensors": given_rows})["processor"]
+    assert sorted(map(repr, replayed)) == sorted(map(repr, live))
+
+
+class Silent(StatefulProcessor):  # type: ignore[misc]
+    """Tells when a sensor was silent for 10 s; each reading moves the timer."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        (row,) = rows
+        for at_ms in list(self.handle.listTimers()):
+            self.handle.deleteTimer(at_ms)
+        self.handle.registerTimer(row.ts + 10_000)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, info: Any) -> Iterator[Any]:
+        yield Row(id=key[0], at_ms=info.getExpiryTimeInMs())
+
+    def close(self) -> None:
+        pass
+
+
+def test_timers_expire_by_event_time_live_and_replayed() -> None:
+    bolt = ProcessorBolt(Silent(), key="id", outputs=["id", "at_ms"], time_mode="EventTime")
+    bolt = bolt.with_timestamp_field("ts").with_lag(Duration.seconds(1))
+    rows = [["a", 1, "x", 0], ["b", 1, "x", 2_000], ["a", 1, "x", 5_000], ["c", 1, "x", 20_000]]
+    wanted = [("a", 15_000), ("b", 12_000), ("c", 30_000)]
+    assert sorted(complete_topology(topology(bolt), {"sensors": rows})["processor"]) == wanted
+    assert sorted(replay_locally(topology(bolt, 2), {"sensors": rows})["processor"]) == wanted
+
+
+class Remembers(StatefulProcessor):  # type: ignore[misc]
+    """Emits how many readings it knows of a sensor, each of which it forgets after 10 s; a timer 5 s
+    after each.
+    """
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.known = handle.getListState("known", "n int", 10_000)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        self.known.appendValue((1,))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 5_000)
+        yield Row(id=key[0], n=len(list(self.known.get())))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, info: Any) -> Iterator[Any]:
+        yield Row(id=key[0], n=-len(list(self.handle.listTimers())))
+
+    def close(self) -> None:
+        pass
+
+
+def test_values_end_and_timers_expire_by_the_clock_and_survive_a_crash() -> None:
+    bolt = ProcessorBolt(Remembers(), key="id", outputs=["id", "n"], time_mode="ProcessingTime")
+    builder = TopologyBuilder()
+    spout, capture = FeederSpout(["id"]), CaptureBolt()
+    builder.set_spout("sensors", spout)
+    builder.set_bolt("processor", bolt, inputs="sensors")
+    builder.set_bolt("capture", capture, inputs="processor")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        spout.feed(["a"])
+        cluster.run_until(lambda: len(capture.values) == 1)
+        cluster.advance(3)
+        cluster.kill_worker("processor")
+        spout.feed(["a"])
+        cluster.run_until(lambda: len(capture.values) == 2)
+        cluster.run_until(lambda: len(capture.values) == 4)
+        cluster.advance(10)
+        spout.feed(["a"])
+        cluster.run_until(lambda: len(capture.values) == 5)
+    assert capture.values == [("a", 1), ("a", 2), ("a", -1), ("a", 0), ("a", 1)]
+
+
+class Begun(StatefulProcessor):  # type: ignore[misc]
+    """Adds to a sum that begins with the initial state of its key."""
+
+    def init(self, handle: Any) -> None:
+        handle.deleteIfExists("older")
+        self.sum = handle.getValueState("sum", "n int")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.sum.update((initialState.n,))
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        before = (self.sum.get() or (0,))[0]
+        self.sum.update((before + sum(row.temperature for row in rows),))
+        yield key[0], self.sum.get()[0]
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_keys_initial_state_is_given_once_before_its_first_row() -> None:
+    bolt = ProcessorBolt(
+        Begun(), key="id", outputs=["id", "n"], initial_state={"a": {"n": 10}, ("b",): Row(n=20)}
+    )
+    rows = [["a", 1, "x", 0], ["a", 1, "x", 0], ["b", 1, "x", 0], ["c", 1, "x", 0]]
+    wanted = [("a", 11), ("a", 12), ("b", 21), ("c", 1)]
+    assert complete_topology(topology(bolt), {"sensors": rows})["processor"] == wanted
+
+
+class Raises(Down):
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        (row,) = rows
+        self.low.update((row.temperature,))
+        if row.place == "bad":
+            raise ValueError("bad place")
+        yield key[0], self.low.get()[0]
+
+
+def test_a_row_that_raises_leaves_nothing_behind() -> None:
+    bolt = ProcessorBolt(Raises(), key="id", outputs=["id", "low"])
+    rows = [["a", 1, "x", 0], ["a", 2, "bad", 0]]
+    completed = complete_topology(topology(bolt), {"sensors": rows})
+    assert completed["processor"] == [("a", 1)]
+    assert completed.state("processor") == {("a", "low"): [[[1], None]]}
+    assert len(completed.dead_letters) == 1
+
+
+class Times(Silent):
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        self.handle.registerTimer(1)
+        return iter(())
+
+
+def test_what_cannot_run_is_named() -> None:
+    with pytest.raises(InvalidTopologyError, match="has no method init; give an instance of a"):
+        ProcessorBolt(object(), key="id", outputs=["id"])
+    with pytest.raises(InvalidTopologyError, match="no time_mode 'Event'; it has None, Proc"):
+        ProcessorBolt(Down(), key="id", outputs=["id"], time_mode="Event")  # type: ignore[arg-type]
+    with pytest.raises(InvalidTopologyError, match="outputs is 'id'; write a list of field names"):
+        ProcessorBolt(Down(), key="id", outputs="id")
+    rows = {"sensors": [["a", 1, "x", 0]]}
+    bolt = ProcessorBolt(Times(), key="id", outputs=["id", "at_ms"])
+    (letter,) = complete_topology(topology(bolt), rows).dead_letters
+    assert 'timers need time_mode="ProcessingTime"' in letter.failure.text
+
+
+class Frames(StatefulProcessor):  # type: ignore[misc]
+    def init(self, handle: Any) -> None:
+        self.sum = handle.getValueState("sum", "n int")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        for frame in rows:
+            total = (self.sum.get() or (0,))[0] + int(frame["temperature"].sum())
+            self.sum.update((total,))
+            yield frame.assign(n=total)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_processor_of_pandas_gets_and_yields_frames() -> None:
+    pytest.importorskip("pandas")
+    bolt = ProcessorBolt(Frames(), key="id", outputs=["id", "n"], frames=True)
+    rows = [["a", 1, "x", 0], ["a", 2, "x", 0]]
+    assert complete_topology(topology(bolt), {"sensors": rows})["processor"] == [("a", 1), ("a", 3)]
