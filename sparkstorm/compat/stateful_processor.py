@@ -11,7 +11,7 @@ Left out: a map's entries as entries of the state. Its iterators would read the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from sparkstorm.api import (
     BasicOutputCollector,
@@ -24,7 +24,6 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.common.errors import show
-from sparkstorm.common.windowing.settings import TIMESTAMP_FIELD
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 _MODES = ("None", "ProcessingTime", "EventTime")
@@ -87,6 +86,12 @@ class ProcessorBolt(TimedBolt):
         self._mode = time_mode
         self._initial = {_key(name): row for name, row in (initial_state or {}).items()}
         self._frames = frames
+        self._time_field: str | None = None
+
+    def with_timestamp_field(self, field: str) -> Self:
+        """Take event time from this field of every input, in whole milliseconds from 0 on."""
+        self._time_field = field
+        return super().with_timestamp_field(field)
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
         """Find Spark's classes."""
@@ -97,7 +102,6 @@ class ProcessorBolt(TimedBolt):
             raise InvalidTopologyError(
                 f"component '{context.component_id}': ProcessorBolt needs PySpark 4.0 or newer ({error})"
             ) from error
-        self._time_field = self.time_conf()[TIMESTAMP_FIELD]
         if self._mode == "EventTime" and self._time_field is None:
             raise InvalidTopologyError(
                 f"component '{context.component_id}': timers by event time need .with_timestamp_field(...)"
@@ -116,7 +120,7 @@ class ProcessorBolt(TimedBolt):
         """Have the processor handle one row."""
         key = tuple([tup[name] for name in self.key_fields])
         self._handle.key = key
-        times = self._times(tup[self._time_field] if self._mode == "EventTime" else -1)
+        times = self._times(-1 if self._time_field is None else tup[self._time_field])
         if key in self._initial and not self._handle.has(_BEGUN):
             self._handle.put(_BEGUN, True)
             initial = self._initial[key]
