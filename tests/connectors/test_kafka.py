@@ -29,9 +29,10 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.connectors import KafkaSink, KafkaSource, kafka_sink
+from sparkstorm.connectors import KafkaSink, KafkaSource
 from sparkstorm.connectors.file_records import json_parser
-from sparkstorm.connectors.kafka import batch_maker
+from sparkstorm.connectors.kafka import sink as kafka_sink
+from sparkstorm.connectors.kafka.source import batch_maker
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.servers import KafkaServer
 from tests.connectors.crashing_sink import die_everywhere, feed
@@ -331,7 +332,7 @@ def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
     bench = Bench(away)  # type: ignore[arg-type]
     away._client._options["socket.connection.setup.timeout.ms"] = 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparkstorm.connectors.kafka.CALL_SECS", 0.2)
+        patch.setattr("sparkstorm.connectors.kafka.source.CALL_SECS", 0.2)
         bench.step(1)
     assert "cannot be reached" in bench.errors[0]
     away.close()
@@ -359,8 +360,8 @@ def test_a_wrong_password_is_one_sentence(
     )
     assert read_all(kafka, name) == ["a", {"n": 1}]
     monkeypatch.setenv("KAFKA_PASSWORD", "wrong")
-    monkeypatch.setattr("sparkstorm.connectors.kafka.CALL_SECS", 2.0)
-    monkeypatch.setattr("sparkstorm.connectors.kafka_sink.CALL_SECS", 2.0)
+    monkeypatch.setattr("sparkstorm.connectors.kafka.source.CALL_SECS", 2.0)
+    monkeypatch.setattr("sparkstorm.connectors.kafka.sink.CALL_SECS", 2.0)
     source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
     with pytest.raises(
         InvalidConfigError, match=rf"Kafka at {kafka.guarded}, {name}: .*Authentication failed"

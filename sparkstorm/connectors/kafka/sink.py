@@ -11,7 +11,7 @@ from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.common.model.values.tagged import row_writer, to_json
-from sparkstorm.connectors.kafka_client import (
+from sparkstorm.connectors.kafka.client import (
     CALL_SECS,
     KafkaClient,
     exception,

@@ -15,7 +15,7 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import CodecError, InvalidConfigError, SparkStormError
 from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.file_records import json_parser
-from sparkstorm.connectors.kafka_client import (
+from sparkstorm.connectors.kafka.client import (
     CALL_SECS,
     KafkaClient,
     exception,

@@ -1,0 +1,1 @@
+"""Kafka: source, sink, and the client that they share."""
