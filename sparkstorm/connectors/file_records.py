@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from sparkstorm.api.columns import rows_of
+from sparkstorm.api.columns import arrow_type, rows_of
 from sparkstorm.common.errors import CodecError, InvalidConfigError
+from sparkstorm.common.model.values.column_types import parse_type
 
 FORMATS = ("lines", "json", "csv", "parquet")
 _SKIP_BYTES = 1 << 20
@@ -188,18 +189,27 @@ _DAMAGES = ("thrift", "orrupt", "end of stream", "ecompress")  # of a page, in p
 class ParquetReader:
     """Reader of a Parquet file by batches; a position is a number of rows."""
 
-    def __init__(self, source: Any, start: int, types: Mapping[str, str], where: str) -> None:
+    def __init__(
+        self,
+        source: Any,
+        start: int,
+        types: Mapping[str, str],
+        where: str,
+        named: Mapping[str, Any],
+    ) -> None:
         import pyarrow.parquet as pq
 
         self._file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
         self._source = source
         schema = _schema(self._file)
-        fields = tuple(types)
+        self._fields = types
+        self._named = {name: value for name, value in named.items() if name not in schema.names}
+        fields = tuple(name for name in types if name not in self._named)
         if missing := [name for name in fields if name not in schema.names]:
             raise InvalidConfigError(
                 f"{where}: there is no column '{missing[0]}'; it has {', '.join(schema.names)}"
             )
-        for name, declared in types.items():
+        for name, declared in ((name, types[name]) for name in fields):
             kind = schema.field(name).type
             if not _is_of(kind, declared):
                 raise InvalidConfigError(
@@ -254,9 +264,19 @@ class ParquetReader:
 
         if [column.type for column in self._columns] != batch.schema.types:
             batch = batch.cast(pa.schema(self._columns))
-        if not self._is_julian:
+        if self._is_julian:
+            columns = list(map(_gregorian, batch.columns))
+            batch = pa.RecordBatch.from_arrays(columns, batch.schema.names)
+        if not self._named:
             return batch
-        return pa.RecordBatch.from_arrays(list(map(_gregorian, batch.columns)), batch.schema.names)
+        kinds = {n: arrow_type(parse_type(k)) for n, k in self._fields.items() if k != "any"}
+        columns = [
+            pa.repeat(pa.scalar(self._named[n], kinds.get(n, pa.string())), batch.num_rows)
+            if n in self._named
+            else batch.column(n)
+            for n in self._fields
+        ]
+        return pa.RecordBatch.from_arrays(columns, list(self._fields))
 
 
 def schema_of(source: Any) -> Any:
@@ -489,9 +509,10 @@ def _misfits(values: Sequence[Any], kinds: Sequence[tuple[int, str, _Cast]]) -> 
 
 
 def csv_values(fields: Mapping[str, str], header: Sequence[str]) -> Callable[[list[str]], Any]:
-    """Return what makes the values of a CSV record's cells, whose columns are named by the header; an
-    empty number is None.
+    """Return what makes the values of a CSV record's cells, whose columns are named by the header,
+    without the fields that this lacks; an empty number is None.
     """
+    fields = {name: kind for name, kind in fields.items() if name in header}
     columns = [header.index(name) for name in fields]
     casts = [
         (index, name, cast)

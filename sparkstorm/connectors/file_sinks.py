@@ -24,6 +24,7 @@ from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.common.model.values.tagged import row_writer, to_json
 from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
+from sparkstorm.connectors.file_partitions import Layout
 from sparkstorm.connectors.patience import plain_name
 
 _STAGING = "_staging"
@@ -51,6 +52,12 @@ class FileSink(TransactionalSink):
     less than `target_bytes`, the next epoch replaces it by one with the rows of both, in the same
     rename.
 
+    `partition_by` names fields by whose values rows are put into folders as Hive and Spark lay them
+    out, "country=FR/city=Nice"; the files leave these fields out. `day_of` names a field of
+    milliseconds, or a time, and puts rows into a folder of its calendar day in `zone`,
+    "day=2026-11-29", before the others. Then an epoch has a file in each folder, and these appear
+    one after the other; a task has its newest small file in each folder.
+
     A row that does not fit the schema is tried again and parked, as in any bolt.
     """
 
@@ -63,6 +70,9 @@ class FileSink(TransactionalSink):
         flush_secs: float = 10.0,
         flush_rows: int = 100_000,
         target_bytes: int = 64 << 20,
+        partition_by: str | Sequence[str] = (),
+        day_of: str | None = None,
+        zone: str = "UTC",
     ) -> None:
         if format not in _SUFFIXES:
             raise InvalidConfigError(
@@ -75,7 +85,11 @@ class FileSink(TransactionalSink):
         self._path = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/")
         self._format = format
         self._schema = None if schema is None else read_arrow_schema(schema)
-        self.input_fields = () if self._schema is None else tuple(self._schema.names)
+        self._layout = Layout(partition_by, day_of, zone) if partition_by or day_of else None
+        if self._layout is not None and self._schema is not None:
+            self._layout.check(self._schema)
+        needed = () if self._layout is None else self._layout.needs
+        self.input_fields = needed if self._schema is None else tuple(self._schema.names)
         self.flush_secs = flush_secs
         self.flush_rows = flush_rows
         self._target_bytes = target_bytes
@@ -84,37 +98,39 @@ class FileSink(TransactionalSink):
         """Name this task's files after topology, component and task."""
         plain = re.sub(r"[^\w-]", "_", f"{context.topology_id}-{context.component_id}")
         self._prefix = f"{plain}.{context.task_index}."
-        self._rows: list[tuple[Any, ...]] = []
-        self._batches: list[Any] = []  # Parquet: rows before `_rows`, as columns
-        self._fields: tuple[str, ...] = () if self._schema is None else tuple(self._schema.names)
-        # name and bytes of the file that the next epoch may replace
-        self._newest: tuple[str, int] | None = None
+        self._parts: dict[str, _Part] = {}  # by folder; without partitions it is ""
+        self._fields: tuple[str, ...] = ()
+        self._file_schema = self._schema
+        if self._schema is not None:
+            self._take_fields(tuple(self._schema.names))
+        # name and bytes of the file that the next epoch may replace, by folder
+        self._newest: dict[str, tuple[str, int]] = {}
         self._checks = (
-            [] if self._schema is None else [column_check(field) for field in self._schema]
+            [] if self._schema is None else [column_check(column) for column in self._schema]
         )
         self._system: Any = None
 
     def begin(self, epoch: int) -> None:
         """Begin without rows."""
-        self._rows = []
-        self._batches = []
+        self._parts = {}
 
     def write(self, tup: Tuple) -> None:
         """Check a row and keep it."""
         if self._schema is None:
-            self._fields = self._fields or tup.fields
+            if not self._fields:
+                self._take_fields(tup.fields)
             if tup.fields != self._fields:
                 raise ValueError(
                     f"a row of {', '.join(tup.fields)} in files of {', '.join(self._fields)}: declare a schema"
                 )
-            self._rows.append(tup.values)
+            self._keep(tup.values)
             return
         values = (
             tup.values if tup.fields == self._fields else tuple(tup[name] for name in self._fields)
         )
         for check, value in zip(self._checks, values, strict=True):
             check(value)
-        self._rows.append(values)
+        self._keep(values)
 
     def write_all(self, tuples: Sequence[Tuple]) -> None:
         """Check rows by column and keep them, as columns for Parquet."""
@@ -127,16 +143,54 @@ class FileSink(TransactionalSink):
         if source.fields != self._fields:
             places = [source.position(name) for name in self._fields]
             rows = [tuple(values[index] for index in places) for values in rows]
-        batch = row_batch(self._schema, rows)
-        if self._format == "parquet":
-            self._seal()
-            self._batches.append(batch)
-        else:
-            self._rows += rows
+        if self._layout is not None:
+            for place in self._of_folder:
+                for values in rows:
+                    self._checks[place](values[place])
+        by_folder = self._by_folder(rows)
+        batch_by_folder = {
+            folder: row_batch(self._file_schema, some) for folder, some in by_folder.items()
+        }
+        for folder, some in by_folder.items():
+            part = self._parts.setdefault(folder, _Part())
+            if self._format == "parquet":
+                part.seal(self._file_schema)
+                part.batches.append(batch_by_folder[folder])
+            else:
+                part.rows += some
+
+    def _take_fields(self, fields: tuple[str, ...]) -> None:
+        """Take note of a row's fields, and of those that make its folder."""
+        self._fields = fields
+        self._names = list(fields)  # of the files' columns
+        if self._layout is None:
+            return
+        self._layout.require_rest(fields)
+        self._of_folder, self._of_file = self._layout.places(fields)
+        self._names = [fields[place] for place in self._of_file]
+        if self._schema is not None:
+            import pyarrow as pa
+
+            self._file_schema = pa.schema([self._schema.field(name) for name in self._names])
+
+    def _keep(self, values: tuple[Any, ...]) -> None:
+        for folder, rows in self._by_folder([values]).items():
+            self._parts.setdefault(folder, _Part()).rows += rows
+
+    def _by_folder(self, rows: list[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]:
+        """Return what the files have of rows, by folder; ValueError for a value that names none."""
+        if self._layout is None:
+            return {"": rows}
+        by_folder: dict[str, list[tuple[Any, ...]]] = {}
+        for values in rows:
+            folder = self._layout.folder([values[place] for place in self._of_folder])
+            rest = tuple(values[place] for place in self._of_file)
+            by_folder.setdefault(folder, []).append(rest)
+        return by_folder
 
     def prepare(self, epoch: int) -> Any:
         """Stage the epoch's rows, together with those of a newest file that is small; return
-        [staged, name, bytes].
+        [staged, name, bytes], with partitions a list of them, whose names have their folders.
 
         An epoch whose rows all failed has no file, and its value is [].
         """
@@ -146,42 +200,61 @@ class FileSink(TransactionalSink):
             return self._prepare(epoch)
 
     def _prepare(self, epoch: int) -> Any:
+        staged: list[list[Any]] = []
+        try:
+            for folder, part in self._parts.items():
+                staged.append(self._prepare_part(epoch, folder, part))
+        except BaseException:
+            system, root = self._target()
+            for name, _, _ in staged:
+                delete_file(system, f"{root}/{name}")
+            raise
+        return staged if self._layout is not None else staged[0]
+
+    def _prepare_part(self, epoch: int, folder: str, part: _Part) -> list[Any]:
         system, root = self._target()
-        name = f"{self._prefix}{epoch:020d}.{_SUFFIXES[self._format]}"
+        name = _in_folder(folder, f"{self._prefix}{epoch:020d}.{_SUFFIXES[self._format]}")
         before = None
-        if self._newest is not None and self._newest[1] < self._target_bytes:
-            name = self._newest[0]
+        newest = self._newest.get(folder)
+        if newest is not None and newest[1] < self._target_bytes:
+            name = newest[0]
             before = f"{root}/{name}"
         staged = f"{_STAGING}/{self._prefix}{uuid.uuid4().hex}"
         system.create_dir(f"{root}/{_STAGING}", recursive=True)
         try:
-            size = self._stage(f"{root}/{staged}", before)
+            size = self._stage(f"{root}/{staged}", before, part)
         except BaseException:
             delete_file(system, f"{root}/{staged}")
             raise
         return [staged, name, size]
 
     def commit(self, epoch: int, prepared: Any) -> None:
-        """Give the staged file its name."""
+        """Give the staged files their names."""
         if not prepared:
             return
         with self._speaking():
-            self._commit(epoch, *prepared)
+            if self._layout is None:
+                self._commit(epoch, *prepared)
+                return
+            for part in prepared:
+                self._commit(epoch, *part)
 
     def _commit(self, epoch: int, *prepared: Any) -> None:
         from pyarrow import fs
 
         staged, name, size = prepared
-        self._check_names(staged, name)
+        folder = self._check_names(staged, name)
         system, root = self._target()
         if system.get_file_info(f"{root}/{staged}").type == fs.FileType.File:
+            if folder:
+                system.create_dir(f"{root}/{folder}", recursive=True)
             system.move(f"{root}/{staged}", f"{root}/{name}")
         elif system.get_file_info(f"{root}/{name}").type != fs.FileType.File:
             raise StoreInconsistentError(
                 f"{self._path}: epoch {epoch} was staged as {staged}, and neither that file nor {name} is there any more; "
                 "restore it, or kill the topology and submit it again"
             )
-        self._newest = (name, size)
+        self._newest[folder] = (name, size)
 
     def recover(self, epoch: int, prepared: Any) -> None:
         """Bring the last epoch under its name, delete what else was staged by this task, and find
@@ -197,8 +270,9 @@ class FileSink(TransactionalSink):
         """
         with self._speaking():
             newest = self._newest or self._find_newest()
-        number = "" if newest is None else newest[0].removeprefix(self._prefix).partition(".")[0]
-        return int(number) if number.isdecimal() else 0
+        bases = [name.rpartition("/")[2] for name, _ in newest.values()]
+        numbers = [base.removeprefix(self._prefix).partition(".")[0] for base in bases]
+        return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def _recover(self, epoch: int) -> None:
         from pyarrow import fs
@@ -211,16 +285,20 @@ class FileSink(TransactionalSink):
                 delete_file(system, info.path)
         self._newest = self._find_newest()
 
-    def _find_newest(self) -> tuple[str, int] | None:
+    def _find_newest(self) -> dict[str, tuple[str, int]]:
+        """Return name and bytes of this task's newest file in each folder."""
         from pyarrow import fs
 
         system, root = self._target()
-        mine = [
-            (info.base_name, info.size)
-            for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True))
-            if info.base_name.startswith(self._prefix)
-        ]
-        return max(mine, default=None)
+        newest: dict[str, tuple[str, int]] = {}
+        selector = fs.FileSelector(root, allow_not_found=True, recursive=self._layout is not None)
+        for info in system.get_file_info(selector):
+            name = info.path.removeprefix(root).lstrip("/")
+            folder = name.rpartition("/")[0]
+            is_mine = info.base_name.startswith(self._prefix) and folder != _STAGING
+            if is_mine and info.type == fs.FileType.File:
+                newest[folder] = max(newest.get(folder, ("", 0)), (name, info.size))
+        return newest
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -239,39 +317,49 @@ class FileSink(TransactionalSink):
         """Return the file system that is written, and the folder in it."""
         return file_system(self._path)
 
-    def _check_names(self, staged: Any, name: Any) -> None:
-        """Refuse to rename files outside the folder, even if the store has such a name."""
+    def _check_names(self, staged: Any, name: Any) -> str:
+        """Return the folder of a name; refuse to rename files outside the sink's folder,
+        even if the store has such a name.
+        """
+        folder, _, base = str(name).rpartition("/")
+        names = [part.partition("=")[0] for part in folder.split("/")] if folder else []
+        is_layout = self._layout is not None and names == self._layout.names
         if not (
             str(staged).startswith(f"{_STAGING}/{self._prefix}")
-            and str(name).startswith(self._prefix)
-        ) or "/" in str(name):
+            and base.startswith(self._prefix)
+            and (is_layout if folder else self._layout is None)
+        ):
             raise StoreInconsistentError(
                 f"the store names {staged!r:.80} and {name!r:.80} as files of {self._path}"
             )
+        return folder
 
-    def _stage(self, path: str, before: str | None) -> int:
+    def _stage(self, path: str, before: str | None, part: _Part) -> int:
         system, _ = self._target()
         if self._format == "parquet":
-            self._stage_parquet(system, path, before)
+            self._stage_parquet(system, path, before, part)
         else:
             with system.open_output_stream(path) as out:
                 if before is not None:
                     with system.open_input_stream(before) as old:
                         while data := old.read(1 << 20):
                             out.write(data)
-                out.write(self._text(is_first=before is None))
+                out.write(self._text(part.rows, is_first=before is None))
         _sync(system, path)
         return int(system.get_file_info(path).size)
 
-    def _stage_parquet(self, system: Any, path: str, before: str | None) -> None:
+    def _stage_parquet(self, system: Any, path: str, before: str | None, part: _Part) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        schema: Any = self._schema
-        self._seal()
-        table = pa.Table.from_batches(self._batches, schema)
+        schema: Any = self._file_schema
+        part.seal(schema)
+        table = pa.Table.from_batches(part.batches, schema)
         if before is not None:
-            old = pq.read_table(before, filesystem=system)
+            with system.open_input_file(
+                before
+            ) as file:  # a path would be a partition of a data set
+                old = pq.read_table(file)
             if not old.schema.equals(schema):
                 raise InvalidConfigError(
                     f"{self._path}: {PurePosixPath(before).name} has the columns {named_columns(old.schema)}, the sink "
@@ -282,25 +370,39 @@ class FileSink(TransactionalSink):
             pq.write_table(table, out)
 
     def _count_rows(self) -> int:
-        return len(self._rows) + sum(int(batch.num_rows) for batch in self._batches)
+        return sum(part.count() for part in self._parts.values())
 
-    def _seal(self) -> None:
-        """Make columns of the rows that were written one by one."""
-        if self._rows:
-            self._batches.append(row_batch(self._schema, self._rows))
-            self._rows = []
-
-    def _text(self, is_first: bool) -> bytes:
-        names = list(self._fields) if self._schema is None else self._schema.names
+    def _text(self, rows: list[tuple[Any, ...]], is_first: bool) -> bytes:
         if self._format == "json":
-            write = row_writer(names)
-            return "".join(f"{write(row)}\n" for row in self._rows).encode()
+            write = row_writer(self._names)
+            return "".join(f"{write(row)}\n" for row in rows).encode()
         text = io.StringIO(newline="")
         out = csv.writer(text, lineterminator="\n")
         if is_first:
-            out.writerow(names)
-        out.writerows([cell(value) for value in row] for row in self._rows)
+            out.writerow(self._names)
+        out.writerows([cell(value) for value in row] for row in rows)
         return text.getvalue().encode()
+
+
+class _Part:
+    """Rows of an epoch for one file; `batches` (of Parquet) are those before `rows`, as columns."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self.batches: list[Any] = []
+
+    def count(self) -> int:
+        return len(self.rows) + sum(int(batch.num_rows) for batch in self.batches)
+
+    def seal(self, schema: Any) -> None:
+        """Make columns of the rows that were written one by one."""
+        if self.rows:
+            self.batches.append(row_batch(schema, self.rows))
+            self.rows = []
+
+
+def _in_folder(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 def read_arrow_schema(schema: Any) -> Any:

@@ -35,6 +35,7 @@ from sparkstorm.connectors.file_folders import (
     shown,
     split_at,
 )
+from sparkstorm.connectors.file_partitions import filled, named_values
 from sparkstorm.connectors.file_records import (
     FORMATS,
     CsvReader,
@@ -537,10 +538,11 @@ class Files(ReplayableSpout):
     def _begin(self, file: _File) -> RecordReader | ParquetReader | None:
         """Open a file at its position; a header is read first, wherever that is."""
         where = f"component '{self._component}', file {shown(file.path)}"
+        named = named_values(where, file.path, self.fields, self.format != "parquet")
         if self.format == "parquet":
             raw = self._folders.open_raw(file.path)
             file.reader = reader = _opened(
-                where, raw, partial(ParquetReader, raw, file.at, self.fields, where)
+                where, raw, partial(ParquetReader, raw, file.at, self.fields, where, named)
             )
             if file.at > reader.rows:
                 self._tell_loss(file, "has become shorter")
@@ -558,7 +560,8 @@ class Files(ReplayableSpout):
             header = record.values
             if record.problem:
                 raise InvalidConfigError(f"{where}: its header cannot be read: {record.problem}")
-            if missing := [name for name in self.fields if name not in header]:
+            named = {name: value for name, value in named.items() if name not in header}
+            if missing := [name for name in self.fields if name not in (*header, *named)]:
                 raise InvalidConfigError(
                     f"{where}: its header has no column '{missing[0]}', only {', '.join(header)}"
                 )
@@ -573,12 +576,13 @@ class Files(ReplayableSpout):
             self._tell_loss(file, "has become shorter")
             return None
         if self.format == "csv":
-            values_of = csv_values(self.fields, header)
+            values_of = filled(csv_values(self.fields, header), self.fields, named)
             file.reader = CsvReader(
                 file.stream, file.at, values_of, self.delimiter, self.most_bytes
             )
         else:
             parse = (line_parser if self.format == "lines" else json_parser)(self.fields)
+            parse = filled(parse, self.fields, named)
             file.reader = TextReader(file.stream, file.at, parse, self.most_bytes)
         return file.reader
 

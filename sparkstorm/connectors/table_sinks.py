@@ -63,7 +63,7 @@ class TableSink(FileSink):
         rows = self._count_rows()
         system.create_dir(root, recursive=True)
         try:
-            size = self._stage(f"{root}/{name}", None)
+            size = self._stage(f"{root}/{name}", None, self._parts[""])
         except BaseException:
             delete_file(system, f"{root}/{name}")
             raise

@@ -229,12 +229,12 @@ def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     fails = [3]
     stage = FileSink._stage
 
-    def full(self: FileSink, path: str, before: str | None) -> int:
+    def full(self: FileSink, path: str, before: str | None, part: Any) -> int:
         fails[0] -= 1
         if fails[0] >= 0:
             Path(path).write_text("half")
             raise OSError(28, "No space left on device")
-        return stage(self, path, before)
+        return stage(self, path, before, part)
 
     monkeypatch.setattr(FileSink, "_stage", full)
     write(FileSink(tmp_path, schema="n bigint, text string", flush_secs=0))
