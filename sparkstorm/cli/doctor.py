@@ -14,8 +14,8 @@ from sparkstorm.cli.cluster_verbs import add_watched_verb, opened
 from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_window, write
 from sparkstorm.cli.terminal import columns, show, table
 from sparkstorm.common.config import load_conf, merge
+from sparkstorm.common.model.heartbeats import NO_COUNTS, Counts
 from sparkstorm.common.model.names import shown
-from sparkstorm.common.model.task_beats import NO_COUNTS, Counts
 from sparkstorm.common.stores.contexts import named
 from sparkstorm.control_plane.insight.health import Culprit, Health, TaskLoad
 from sparkstorm.control_plane.insight.records import CulpritView

@@ -24,12 +24,12 @@ from sparkstorm.client.savepoints import SavepointSource, write_in_time
 from sparkstorm.client.worker_problems import worker_problems
 from sparkstorm.common.errors import IllegalTransitionError, NotAliveError, StoreUnavailableError
 from sparkstorm.common.extension_points import extensions_at
-from sparkstorm.common.model.assignment import TaskInfo, TopologySummary, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import TaskInfo, TopologySummary, WorkerSlot
 from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, group_failures
+from sparkstorm.common.model.heartbeats import TaskBeats, WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.common.model.task_beats import TaskBeats
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.control_plane.insight.health import Health
 from sparkstorm.control_plane.insight.reading import JUDGED_MS

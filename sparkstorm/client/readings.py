@@ -25,15 +25,10 @@ from sparkstorm.common.errors import (
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.common.model.assignment import (
-    Assignment,
-    SupervisorInfo,
-    TopologyBase,
-    WorkerBeat,
-)
+from sparkstorm.common.model.assignment import Assignment, SupervisorInfo, TopologyBase
 from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.heartbeats import TaskBeat, WorkerBeat, gather
 from sparkstorm.common.model.outline import TopologyOutline
-from sparkstorm.common.model.task_beats import TaskBeat, gather
 from sparkstorm.common.settings import SupervisorSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.insight.health import StoreLook

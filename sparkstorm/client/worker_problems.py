@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from sparkstorm.common.clock import Clock, SystemClock, time_of_day
-from sparkstorm.common.model.assignment import FAILED, Assignment, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import FAILED, Assignment, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.names import numberless
 from sparkstorm.common.model.requests import topology_name
 from sparkstorm.control_plane.insight.reading import JUDGED_MS

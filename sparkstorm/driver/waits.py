@@ -9,8 +9,9 @@ from typing import Protocol
 
 from sparkstorm.client.handle import TopologyProgress
 from sparkstorm.common.errors import StoreFullError, StoreUnavailableError
-from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.names import counted, numberless, shown
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.driver.console import held_lines

@@ -19,7 +19,8 @@ from sparkstorm.common.errors import (
     TopologyPausedError,
     WorkerFailedError,
 )
-from sparkstorm.common.model.assignment import FAILED, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import FAILED, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.control_plane.supervisor.slot import worker_log_name
 from sparkstorm.control_plane.supervisor.worker_process import last_lines
 from sparkstorm.driver.console import RunConsole, first_late_line

@@ -19,7 +19,8 @@ from typing import Any
 from sparkstorm.client.connect import zookeeper_address
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.config import default_conf, merge
-from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.settings import NimbusSettings
 from sparkstorm.common.stores.connection import load_connection, signing_key
 from sparkstorm.control_plane.blobs.redis import TAG, RedisBytesStore

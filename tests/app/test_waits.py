@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.client.handle import TopologyProgress
-from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.names import shown
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.driver.waits import IDLE_S, REPEAT_S, Waits

@@ -18,13 +18,8 @@ from sparkstorm.common.errors import (
     TopologyPausedError,
     WorkerFailedError,
 )
-from sparkstorm.common.model.assignment import (
-    Assignment,
-    ExecutorId,
-    TopologyBase,
-    WorkerBeat,
-    WorkerSlot,
-)
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.cluster.local import LocalStateStore
 from sparkstorm.control_plane.cluster.storm_state import StormState

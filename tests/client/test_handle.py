@@ -9,8 +9,9 @@ from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.handle import TopologyHandle
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.config import default_conf, merge
-from sparkstorm.common.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, WorkerSlot
 from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.control_plane.cluster.storm_state import StormState
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from sparkstorm.client.worker_problems import DeadWorkers, worker_problems
-from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.topologies import word_count
 

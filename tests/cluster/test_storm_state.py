@@ -20,11 +20,11 @@ from sparkstorm.common.model.assignment import (
     TaskInfo,
     TaskTable,
     TopologyBase,
-    WorkerBeat,
     WorkerCode,
     WorkerSlot,
 )
 from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.names import name_to_node, node_to_name
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import Outcome, OutcomeState, Request, RequestKind

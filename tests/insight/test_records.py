@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from sparkstorm.common.model.task_beats import Counts
+from sparkstorm.common.model.heartbeats import Counts
 from sparkstorm.control_plane.insight.records import CountWindow, CulpritView, Latency, to_json
 
 

@@ -15,9 +15,9 @@ from sparkstorm.common.model.assignment import (
     SupervisorInfo,
     TaskTable,
     TopologyBase,
-    WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.records import decode_record, encode_record
 from sparkstorm.common.model.status import Action, PendingAction, RebalanceOptions, TopologyStatus
 

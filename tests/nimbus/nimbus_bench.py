@@ -11,13 +11,8 @@ from sparkstorm.client.service import NimbusService
 from sparkstorm.common.clock import SimClock
 from sparkstorm.common.config import default_conf
 from sparkstorm.common.errors import StoreUnavailableError
-from sparkstorm.common.model.assignment import (
-    Assignment,
-    ExecutorId,
-    SupervisorInfo,
-    WorkerBeat,
-    WorkerSlot,
-)
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.common.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.control_plane.blobs.local import LocalBytesStore

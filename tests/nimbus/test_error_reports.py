@@ -2,7 +2,8 @@
 run again.
 """
 
-from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from tests.nimbus.nimbus_bench import START_MS, Bench
 
 

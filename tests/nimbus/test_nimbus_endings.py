@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from sparkstorm.common.errors import FailedAssignTopologyError, StoreUnavailableError
-from sparkstorm.common.model.assignment import Assignment, WorkerBeat
+from sparkstorm.common.model.assignment import Assignment
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.requests import Outcome, OutcomeState, Request
 from sparkstorm.common.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.control_plane.cluster import paths

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sparkstorm.common.errors import StoreUnavailableError
-from sparkstorm.common.model.assignment import WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.records import encode_record
 from sparkstorm.control_plane.cluster import paths
 from tests.nimbus.nimbus_bench import Bench

@@ -19,8 +19,8 @@ from sparkstorm.common.errors import (
     SparkStormError,
 )
 from sparkstorm.common.model.assignment import WorkerCode
+from sparkstorm.common.model.heartbeats import TaskBeats
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
-from sparkstorm.common.model.task_beats import TaskBeats
 from sparkstorm.common.model.topology import Component, Grouping, Stream, Subscription, Topology
 from sparkstorm.control_plane.blobs.store import BlobKind
 from sparkstorm.control_plane.cluster.local import LocalStateStore

@@ -13,10 +13,10 @@ from sparkstorm.common.model.assignment import (
     Assignment,
     AssignmentKind,
     ExecutorId,
-    WorkerBeat,
     WorkerCode,
     WorkerSlot,
 )
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.topology import MASTER
 from sparkstorm.common.model.upgrade import (

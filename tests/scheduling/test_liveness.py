@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparkstorm.common.model.assignment import Assignment, ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.control_plane.scheduling.liveness import (
     BeatTimeouts,
     LastSeen,

@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from sparkstorm.common.errors import StoreUnavailableError
-from sparkstorm.common.model.assignment import (
-    Assignment,
-    ExecutorId,
-    TopologyBase,
-    WorkerBeat,
-    WorkerSlot,
-)
+from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import ComponentOutline, InputOutline, TopologyOutline
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.settings import NimbusSettings

@@ -12,9 +12,9 @@ from sparkstorm.common.model.assignment import (
     TaskInfo,
     TaskTable,
     TopologyBase,
-    WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.status import JsonValue, TopologyStatus
 from sparkstorm.common.model.worker_spec import RedisAddress
 from sparkstorm.common.slot_spec import SlotSpec, StateAddress

@@ -17,10 +17,10 @@ from sparkstorm.common.model.assignment import (
     TaskInfo,
     TaskTable,
     TopologyBase,
-    WorkerBeat,
     WorkerSlot,
 )
 from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.worker_messages import (
     Alive,

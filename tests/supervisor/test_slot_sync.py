@@ -17,11 +17,11 @@ from sparkstorm.common.model.assignment import (
     TaskInfo,
     TaskTable,
     TopologyBase,
-    WorkerBeat,
     WorkerCode,
     WorkerSlot,
 )
 from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import LogConfig, LogLevel
 from sparkstorm.common.model.status import TopologyStatus

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
-from sparkstorm.common.model.assignment import RUNNING, WorkerBeat
+from sparkstorm.common.model.assignment import RUNNING
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.stores.connection import load_connection, signing_key
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.cluster.zookeeper import ZooKeeperAddress, ZooKeeperStateStore

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkstorm.common.model.assignment import WorkerBeat
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.testing.servers.processes import is_gone, parent_of, slot_of
 from tests.system.gated_count import expected_counts, job_file
 from tests.system.main_job import MainJob, Sight

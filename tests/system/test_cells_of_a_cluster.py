@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.client import TopologyHandle, connect
-from sparkstorm.common.model.assignment import WorkerBeat
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.tasks import cell_by_task
 from sparkstorm.extensions.embedded import RedisServer, start_redis
 from tests.client.bare import ended, sparkstorm

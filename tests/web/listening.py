@@ -31,12 +31,11 @@ from sparkstorm.common.model.assignment import (
     ExecutorId,
     SupervisorInfo,
     TopologyBase,
-    WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.common.model.heartbeats import TaskBeat, WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline, outline_of
 from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.model.task_beats import TaskBeat
 from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
 from sparkstorm.control_plane.insight.health import StoreLook
 from sparkstorm.control_plane.insight.reading import StoreReading, TopologyReading

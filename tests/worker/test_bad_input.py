@@ -18,8 +18,9 @@ from sparkstorm.api import BasicBolt, BasicOutputCollector, ReplayableSpout, Sta
 from sparkstorm.client.savepoints import SavepointSource
 from sparkstorm.client.task_records import StoredTask
 from sparkstorm.common.errors import SparkStormError, WorkerFailedError
-from sparkstorm.common.model.assignment import TaskInfo, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import TaskInfo, WorkerSlot
 from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.model.worker_messages import decode_report
 from sparkstorm.common.model.worker_spec import WorkerSpec

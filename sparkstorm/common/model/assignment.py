@@ -209,36 +209,6 @@ FAILED = "FAILED"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerBeat:
-    """Heartbeat of a worker, with the statistics of its executors (S3.38)."""
-
-    topology_id: str
-    node: str
-    port: int
-    time_ms: int
-    start_ms: int
-    pid: int
-    # grows with each launch of this slot, from the clock's seconds on: the minor part of the fence
-    # token
-    launch: int
-    state: str  # state of the slot's machine; only "RUNNING" is a heartbeat of the executors
-    assignment_version: int
-    stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)
-    stats: Mapping[str, JsonValue] = field(default_factory=dict)  # of the worker as a whole
-    message: str = ""  # why it is FAILED: its last message and the end of its log
-
-    @property
-    def slot(self) -> WorkerSlot:
-        """Slot of the worker."""
-        return WorkerSlot(self.node, self.port)
-
-    def causes(self, name: str) -> list[str]:
-        """Return the sentences of one of the statistics, "blocked" or "held_back"."""
-        causes = self.stats.get(name)
-        return [str(cause) for cause in causes] if isinstance(causes, list) else []
-
-
-@dataclass(frozen=True, slots=True)
 class TaskInfo:
     """Component of a task; kind is "spout" or "bolt" (S0.58)."""
 

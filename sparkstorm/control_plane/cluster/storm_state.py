@@ -24,13 +24,12 @@ from sparkstorm.common.model.assignment import (
     SupervisorInfo,
     TaskTable,
     TopologyBase,
-    WorkerBeat,
     WorkerSlot,
 )
 from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.heartbeats import TaskBeats, WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.records import encode_record
-from sparkstorm.common.model.task_beats import TaskBeats
 from sparkstorm.common.model.upgrade import GrayUpgrade
 from sparkstorm.common.model.worker_spec import CellMarks, StoreMark, newer_mark
 from sparkstorm.control_plane.cluster import paths

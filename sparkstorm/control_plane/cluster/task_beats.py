@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparkstorm.common.model.assignment import WorkerBeat
-from sparkstorm.common.model.task_beats import gather
+from sparkstorm.common.model.heartbeats import WorkerBeat, gather
 from sparkstorm.control_plane.cluster.storm_state import StormState
 
 

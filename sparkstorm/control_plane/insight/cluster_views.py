@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from sparkstorm.common.model.assignment import SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.heartbeats import added
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.requests import OutcomeState
 from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.model.task_beats import added
 from sparkstorm.control_plane.insight.history import Later
 from sparkstorm.control_plane.insight.reading import StoreReading
 from sparkstorm.control_plane.insight.records import (

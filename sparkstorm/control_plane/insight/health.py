@@ -15,9 +15,9 @@ from functools import cached_property
 from operator import attrgetter, sub
 from types import MappingProxyType
 
+from sparkstorm.common.model.heartbeats import NO_COUNTS, Counts, added, counts_of
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
 from sparkstorm.common.model.topology import ACKER, BAD_STREAM
 from sparkstorm.control_plane.insight.audit import EdgeAudit, audit
 from sparkstorm.data_plane.transport.progress import (

@@ -21,8 +21,8 @@ from itertools import accumulate, chain, pairwise
 from operator import attrgetter, lt, sub
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from sparkstorm.common.model.heartbeats import COUNTS, Counts
 from sparkstorm.common.model.outline import TopologyOutline
-from sparkstorm.common.model.task_beats import COUNTS, Counts
 from sparkstorm.control_plane.insight.records import WINDOWS_S, CountWindow, Latency
 from sparkstorm.control_plane.insight.ring import COARSE, FINE, Ring
 from sparkstorm.data_plane.transport.progress import (

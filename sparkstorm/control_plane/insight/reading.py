@@ -13,13 +13,12 @@ from sparkstorm.common.model.assignment import (
     Assignment,
     SupervisorInfo,
     TopologyBase,
-    WorkerBeat,
     WorkerSlot,
 )
 from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.heartbeats import TaskBeat, WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark, Outcome, Request
-from sparkstorm.common.model.task_beats import TaskBeat
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.control_plane.insight.health import Health, Life, StoreLook, examine
 from sparkstorm.data_plane.transport.progress import Progress

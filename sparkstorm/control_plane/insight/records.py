@@ -16,7 +16,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from sparkstorm.common.model.task_beats import NO_COUNTS, Counts
+from sparkstorm.common.model.heartbeats import NO_COUNTS, Counts
 
 WINDOWS_S = {"1m": 60, "10m": 600, "3h": 10_800, "24h": 86_400, "all": 0}
 """Windows by name, in seconds; "all" is the whole life of the topology."""

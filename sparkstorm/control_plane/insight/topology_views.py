@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.failure import Failure
-from sparkstorm.common.model.task_beats import NO_COUNTS, Counts, added, counts_of
+from sparkstorm.common.model.heartbeats import NO_COUNTS, Counts, WorkerBeat, added, counts_of
 from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue, quantile
 from sparkstorm.common.model.values.metric_values import merged as merged_metrics
 from sparkstorm.control_plane.insight.health import Health, StoreLook

@@ -22,11 +22,11 @@ from sparkstorm.common.errors import (
     TamperedBlobError,
 )
 from sparkstorm.common.model.assignment import Assignment, TaskTable, TopologyBase
+from sparkstorm.common.model.heartbeats import TaskBeats, master_task
 from sparkstorm.common.model.normalise import loggable_conf
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark, RebalancePlan
 from sparkstorm.common.model.status import RebalanceOptions
-from sparkstorm.common.model.task_beats import TaskBeats, master_task
 from sparkstorm.common.settings import NimbusSettings, SubmissionSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.nimbus.cluster_reader import ClusterReader, Reading

@@ -13,13 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sparkstorm.common.errors import StoreInconsistentError, TamperedBlobError
-from sparkstorm.common.model.assignment import (
-    Assignment,
-    SupervisorInfo,
-    TopologyBase,
-    WorkerBeat,
-    WorkerSlot,
-)
+from sparkstorm.common.model.assignment import Assignment, SupervisorInfo, TopologyBase, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.names import driver_of_node
 from sparkstorm.common.model.normalise import conf_from_bytes
 from sparkstorm.common.model.outline import TopologyOutline

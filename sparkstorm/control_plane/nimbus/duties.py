@@ -16,8 +16,8 @@ from typing import Any
 
 from sparkstorm.common.errors import FailedAssignTopologyError
 from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.heartbeats import master_task
 from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.worker_spec import unknown_store
 from sparkstorm.common.settings import NimbusSettings
 from sparkstorm.control_plane.blobs.store import BlobStore

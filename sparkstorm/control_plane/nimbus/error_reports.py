@@ -17,10 +17,10 @@ from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     TopologyBase,
-    WorkerBeat,
     WorkerSlot,
 )
 from sparkstorm.common.model.failure import MAX_TRACEBACK, Failure, FailureKind
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.requests import Problems
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.worker_spec import read_mark

@@ -18,9 +18,9 @@ from sparkstorm.common.model.assignment import (
     Assignment,
     ExecutorId,
     SupervisorInfo,
-    WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.scheduling.snapshot import Snapshot
 

@@ -9,9 +9,9 @@ from sparkstorm.common.model.assignment import (
     ExecutorId,
     SupervisorInfo,
     TopologyBase,
-    WorkerBeat,
     WorkerSlot,
 )
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark
 from sparkstorm.common.model.tasks import compute_executors

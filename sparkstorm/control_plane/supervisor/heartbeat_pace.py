@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sparkstorm.common.model.assignment import WorkerBeat
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.status import JsonValue
 
 REST_PERIODS = 2

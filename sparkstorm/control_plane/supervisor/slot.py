@@ -12,8 +12,9 @@ from pathlib import Path
 
 from sparkstorm.common.config import Conf, default_conf, merge
 from sparkstorm.common.errors import SparkStormError, StoreInconsistentError
-from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerCode, WorkerSlot
 from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.names import file_name
 from sparkstorm.common.model.status import JsonValue
 from sparkstorm.common.model.worker_messages import (

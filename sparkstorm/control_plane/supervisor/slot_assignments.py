@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sparkstorm.common.errors import StoreInconsistentError, TamperedBlobError
-from sparkstorm.common.model.assignment import Assignment, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import Assignment, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.control_plane.cluster.base import Hint
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.supervisor.base import LocalRecords

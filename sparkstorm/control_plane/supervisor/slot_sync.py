@@ -19,10 +19,10 @@ from sparkstorm.common.errors import (
     StoreUnavailableError,
     TamperedBlobError,
 )
-from sparkstorm.common.model.assignment import WorkerBeat, WorkerCode, WorkerSlot
+from sparkstorm.common.model.assignment import WorkerCode, WorkerSlot
 from sparkstorm.common.model.failure import Failure
+from sparkstorm.common.model.heartbeats import WorkerBeat, master_task
 from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.tasks import cell_by_task
 from sparkstorm.common.model.worker_messages import INACTIVE, NO_SHADOW, SetShadow, SetStatus
 from sparkstorm.control_plane.blobs.store import BlobStore

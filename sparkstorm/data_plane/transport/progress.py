@@ -21,7 +21,7 @@ import ormsgpack
 
 from sparkstorm.common.errors import StoreInconsistentError
 from sparkstorm.common.model.failure import Cause, Failure, FailureKind
-from sparkstorm.common.model.task_beats import COUNTS
+from sparkstorm.common.model.heartbeats import COUNTS
 from sparkstorm.common.model.values.metric_values import MetricValue
 from sparkstorm.common.model.values.metric_values import merged as added_metrics
 

@@ -16,10 +16,10 @@ from sparkstorm.common.model.assignment import (
     RUNNING,
     Assignment,
     ExecutorId,
-    WorkerBeat,
     WorkerCode,
     WorkerSlot,
 )
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.upgrade import GrayUpgrade
 
 _SUMMED = ("executed", "failed", "parked", "retried", "busy_us")

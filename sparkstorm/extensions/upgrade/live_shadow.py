@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sparkstorm.common.model.assignment import WorkerBeat
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.upgrade import GrayUpgrade
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sparkstorm.common.model.assignment import Assignment, WorkerBeat
+from sparkstorm.common.model.assignment import Assignment
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.upgrade import GrayUpgrade, UpgradeState
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.extensions.upgrade.gray_upgrade import advance, confirmed, taken_back, upgradable

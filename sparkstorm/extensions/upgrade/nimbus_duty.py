@@ -23,10 +23,10 @@ from sparkstorm.common.errors import (
 )
 from sparkstorm.common.model.assignment import Assignment, TopologyBase, WorkerCode, WorkerSlot
 from sparkstorm.common.model.failure import Failure, FailureKind
+from sparkstorm.common.model.heartbeats import master_task
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import Outcome, Request, RequestKind
 from sparkstorm.common.model.status import Action, TopologyStatus
-from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.topology import MASTER
 from sparkstorm.common.model.upgrade import (
     GrayUpgrade,

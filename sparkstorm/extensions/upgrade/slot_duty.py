@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from sparkstorm.common.errors import SparkStormError, StateConflictError, StoreUnavailableError
 from sparkstorm.common.model.assignment import Assignment, WorkerCode
+from sparkstorm.common.model.heartbeats import master_task
 from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.model.task_beats import master_task
 from sparkstorm.common.model.worker_messages import NO_SHADOW, SetShadow
 from sparkstorm.control_plane.cluster.base import Hint
 from sparkstorm.control_plane.cluster.storm_state import StormState

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparkstorm.common.model.assignment import Assignment, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import Assignment, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.control_plane.scheduling.measured.measurements import (
     Flow,

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
-from sparkstorm.common.model.task_beats import added
+from sparkstorm.common.model.heartbeats import added
 from sparkstorm.data_plane.executor.runner import ReportError, report_of
 from sparkstorm.data_plane.transport.base import Commit
 from sparkstorm.data_plane.transport.progress import EdgeCounts, Progress, TaskCounts

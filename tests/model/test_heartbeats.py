@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.heartbeats import TaskBeats, WorkerBeat, gather
 from sparkstorm.common.model.records import decode_record, encode_record
-from sparkstorm.common.model.task_beats import TaskBeats, gather
 from sparkstorm.common.model.topology import MASTER
 
 COMPONENTS = {1: "count", 2: "count", 3: "lines"}

@@ -1,5 +1,5 @@
-"""Counts of a task for all readers, and task heartbeats of a topology, gathered from those of its
-workers. PURE.
+"""Heartbeats: of a worker, of its tasks, and a topology's task heartbeats gathered from those of its
+workers; counts of a task for all readers. PURE.
 
 The heartbeats are JStorm's TopologyTaskHbInfo (S0.52). The topology master gathers them, for a
 topology without one Nimbus does. A worker counts in `transport.progress.TaskCounts`, which grows in
@@ -14,13 +14,44 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from sparkstorm.common.model.assignment import ExecutorId, WorkerBeat, WorkerSlot
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.status import JsonValue
 from sparkstorm.common.model.topology import MASTER
 
 _NUMBERS = ("pending", "queued", "queued_ms", "uptime_ms", "last_error_ms", "watermark_ms")
 _LATENCIES = ("execute_us", "process_us")
 _ERROR_CHARS = 300
 _MOST_DETAILED = 1500  # tasks with latencies and errors: more would not fit a node
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBeat:
+    """Heartbeat of a worker, with the statistics of its executors (S3.38)."""
+
+    topology_id: str
+    node: str
+    port: int
+    time_ms: int
+    start_ms: int
+    pid: int
+    # grows with each launch of this slot, from the clock's seconds on: the minor part of the fence
+    # token
+    launch: int
+    state: str  # state of the slot's machine; only "RUNNING" is a heartbeat of the executors
+    assignment_version: int
+    stats_by_executor: Mapping[ExecutorId, JsonValue] = field(default_factory=dict)
+    stats: Mapping[str, JsonValue] = field(default_factory=dict)  # of the worker as a whole
+    message: str = ""  # why it is FAILED: its last message and the end of its log
+
+    @property
+    def slot(self) -> WorkerSlot:
+        """Slot of the worker."""
+        return WorkerSlot(self.node, self.port)
+
+    def causes(self, name: str) -> list[str]:
+        """Return the sentences of one of the statistics, "blocked" or "held_back"."""
+        causes = self.stats.get(name)
+        return [str(cause) for cause in causes] if isinstance(causes, list) else []
 
 
 @dataclass(frozen=True, slots=True)
