@@ -39,7 +39,7 @@ from sparkstorm.data_plane.transport.connection import (
     text,
     translated,
 )
-from sparkstorm.data_plane.transport.keys import Keys, read_foreign
+from sparkstorm.data_plane.transport.keys import Keys, read_cursors_by_cell
 from sparkstorm.data_plane.transport.servers.opening import (
     LOST,
     in_order,
@@ -147,7 +147,7 @@ def _cursors_of(
     return {
         (cell, task): cursor
         for task, name, pairs in zip(tasks, names, answers, strict=True)
-        for cell, cursor in read_foreign(pairs, name).items()
+        for cell, cursor in read_cursors_by_cell(pairs, name).items()
     }
 
 

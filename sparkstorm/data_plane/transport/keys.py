@@ -110,7 +110,7 @@ def read_cursor(stored: bytes | None, key: str) -> Cursor:
     return Cursor(text(match[1]), int(match[4]))
 
 
-def read_foreign(pairs: Sequence[bytes], key: str) -> dict[int, Cursor]:
+def read_cursors_by_cell(pairs: Sequence[bytes], key: str) -> dict[int, Cursor]:
     """The stored cursors of a task in other cells' streams, by cell; raises as `read_cursor`."""
     return {
         read_number(cell, key): read_cursor(stored, key)

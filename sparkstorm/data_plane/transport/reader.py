@@ -17,7 +17,12 @@ from sparkstorm.common.errors import NotAliveError, StoreInconsistentError, Stor
 from sparkstorm.common.model.worker_spec import RedisAddress
 from sparkstorm.data_plane.transport.base import START, TAP_MS, TOMBSTONE_MS, TaskInputs, TaskRecord
 from sparkstorm.data_plane.transport.connection import Link, Script, text
-from sparkstorm.data_plane.transport.keys import Keys, read_cursor, read_foreign, read_number
+from sparkstorm.data_plane.transport.keys import (
+    Keys,
+    read_cursor,
+    read_cursors_by_cell,
+    read_number,
+)
 from sparkstorm.data_plane.transport.state_base import StateReading
 
 # Redis does nothing else during one step of SCAN or UNLINK. KEYS would be one step over all keys of
@@ -281,7 +286,7 @@ def read_task(link: Link, k: Keys, task: int) -> TaskRecord:
         list(journal),
         {text(key): data for key, data in pairs},
         text(newest[0][0]) if newest else START.entry,
-        read_foreign(foreign, k("foreign", task)),
+        read_cursors_by_cell(foreign, k("foreign", task)),
     )
 
 

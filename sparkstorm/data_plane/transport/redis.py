@@ -49,7 +49,12 @@ from sparkstorm.data_plane.transport.connection import (
     text,
     translated,
 )
-from sparkstorm.data_plane.transport.keys import Keys, read_cursor, read_foreign, read_number
+from sparkstorm.data_plane.transport.keys import (
+    Keys,
+    read_cursor,
+    read_cursors_by_cell,
+    read_number,
+)
 from sparkstorm.data_plane.transport.reader import read_task
 from sparkstorm.data_plane.transport.reading import StreamRead
 from sparkstorm.data_plane.transport.state_base import StateReading, write_commands
@@ -283,7 +288,7 @@ class RedisTransport:
         return {
             (cell, task): cursor
             for task, name, pairs in zip(tasks, names, answers, strict=True)
-            for cell, cursor in read_foreign(pairs, name).items()
+            for cell, cursor in read_cursors_by_cell(pairs, name).items()
         }
 
     def open_taps(self, names: Sequence[str]) -> Collection[str]:
