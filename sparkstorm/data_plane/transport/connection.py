@@ -255,11 +255,11 @@ class Link:
         while True:
             try:
                 answers = self._exchange(make, replies)
-                passing = [a for a in answers if is_passing(a)]
-                if not passing:
+                transient = [a for a in answers if is_transient(a)]
+                if not transient:
                     return answers
-                problem: Exception = self._told(passing[0])
-                if any(map(is_elsewhere, passing)):
+                problem: Exception = self._told(transient[0])
+                if any(map(is_elsewhere, transient)):
                     self.close()
             # At once: a wrong password stays wrong.
             except AccessRefusedError:
@@ -292,7 +292,7 @@ class Link:
                 f"Redis at {self._address.place} does not answer: {error}"
             ) from error
         for answer in answers:
-            if is_passing(answer):
+            if is_transient(answer):
                 problem = self._told(answer)
                 self.close()
                 raise StoreUnavailableError(
@@ -450,7 +450,7 @@ def damaged(key: str, value: Any) -> StoreInconsistentError:
     )
 
 
-def is_passing(answer: Any) -> bool:
+def is_transient(answer: Any) -> bool:
     """Return whether an answer is an error that patience may fix, a redirection among them."""
     if not isinstance(answer, Exception):
         return False

@@ -30,7 +30,7 @@ from sparkstorm.data_plane.transport.base import Cursor, Entry, entry_order
 from sparkstorm.data_plane.transport.connection import (
     Packed,
     is_elsewhere,
-    is_passing,
+    is_transient,
     pack,
     receive,
     require_own,
@@ -398,7 +398,7 @@ class StreamRead:
             self.drop()
             # A primary that has become a replica while it held the question, or a node of a cluster
             # whose slot moves: the store is elsewhere.
-            if is_elsewhere(answer) or is_passing(answer):
+            if is_elsewhere(answer) or is_transient(answer):
                 return
             raise translated(answer) from answer
         # Nothing came in the time of a blocking question: so says a server that was cut off, too.
