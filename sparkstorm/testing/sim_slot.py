@@ -21,7 +21,7 @@ from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.cluster.task_beats import TaskBeatGatherer
 from sparkstorm.control_plane.cluster.watched import WatchedStore
 from sparkstorm.control_plane.supervisor.local import MemoryDisk, MemoryNodeDir
-from sparkstorm.control_plane.supervisor.slot import Place, Slot
+from sparkstorm.control_plane.supervisor.slot import ClaimedSlot, Slot
 from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.data_plane.worker.worker import Worker
@@ -168,7 +168,7 @@ class SimSlot:
         )
         sync = self.sync = SlotSync(self.slot, storage, lambda: self._connect(storage))
         self.machine = Slot(
-            spec, Place(self.slot, self.node.host, storage, claim), sync, self._spawn
+            spec, ClaimedSlot(self.slot, self.node.host, storage, claim), sync, self._spawn
         )
         simulation = self._around.simulation
         thread = Duty(simulation, self._step_machine, lambda: False)

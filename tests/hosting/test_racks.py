@@ -13,7 +13,7 @@ import pytest
 from sparkstorm.common.errors import InvalidConfigError, SlotsUnavailableError
 from sparkstorm.common.model.worker_spec import RedisAddress
 from sparkstorm.common.slot_spec import SlotSpec, StateAddress
-from sparkstorm.control_plane.supervisor.slot_main import main, meta_of, wait_for_place
+from sparkstorm.control_plane.supervisor.slot_main import main, meta_of, wait_for_slot
 from sparkstorm.driver.hosting.racks import read_racks
 
 
@@ -66,7 +66,7 @@ def test_the_folder_below_home_is_that_of_the_workers_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    place = wait_for_place(a_spec("~/own"))
+    place = wait_for_slot(a_spec("~/own"))
     place.claim.release()
     assert sorted(path.name for path in (tmp_path / "own").iterdir()) == ["logs", "supervisors"]
 
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_key(tmp_path: Path) -> N
         r"there: name another one in sparkstorm\.worker\.local\.dir"
     )
     with pytest.raises(SlotsUnavailableError, match=words):
-        wait_for_place(a_spec(f"{tmp_path}/file"))
+        wait_for_slot(a_spec(f"{tmp_path}/file"))
     assert "sparkstorm.worker.local.dir" in main(a_spec(f"{tmp_path}/file"))
 
 
@@ -87,7 +87,7 @@ def test_a_folder_of_another_user_is_named_with_its_key() -> None:
         os.chmod(folder, 0o755)
         (Path(folder) / "supervisors").mkdir()
         (Path(folder) / "supervisors").chmod(0o555)
-        said = as_no_root(lambda: wait_for_place(a_spec(folder)))
+        said = as_no_root(lambda: wait_for_slot(a_spec(folder)))
     words = rf"w1: the folder {folder}/supervisors is another user's, slots run as user \w+ there: "
     assert re.match(words + r"name another one in sparkstorm\.worker\.local\.dir", said), said
 

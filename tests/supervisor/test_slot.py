@@ -39,7 +39,7 @@ from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
 from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.supervisor.local import MemoryDisk, MemoryNodeDir
-from sparkstorm.control_plane.supervisor.slot import Place, Slot
+from sparkstorm.control_plane.supervisor.slot import ClaimedSlot, Slot
 from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.control_plane.supervisor.worker_memory import Usage
@@ -109,7 +109,9 @@ class Bench:
         self.processes: list[Process] = []
         self.refuse: Callable[[], None] = lambda: None
         spec = SlotSpec(StateAddress("memory"), RedisAddress("memory", 0), "", "")
-        self.slot = Slot(spec, Place(SLOT, "host", self.storage, claim), self.sync, self._spawn)
+        self.slot = Slot(
+            spec, ClaimedSlot(SLOT, "host", self.storage, claim), self.sync, self._spawn
+        )
         self.now_ms = 1_000_000
         self._submit()
 

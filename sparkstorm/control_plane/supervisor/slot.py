@@ -81,8 +81,10 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Place of a slot, and the claim on it that ends with the process."""
+class ClaimedSlot:
+    """Node and port that a slot process has claimed, with its host and storage; the claim ends with
+    the process.
+    """
 
     slot: WorkerSlot
     host: str
@@ -116,9 +118,11 @@ class Child:
 class Slot:
     """The slot's main thread, between two waits: `step` does everything that is due."""
 
-    def __init__(self, spec: SlotSpec, place: Place, sync: SlotSync, spawn: SpawnWorker) -> None:
+    def __init__(
+        self, spec: SlotSpec, claimed: ClaimedSlot, sync: SlotSync, spawn: SpawnWorker
+    ) -> None:
         self._spec = spec
-        self._place = place
+        self._claimed = claimed
         self._sync = sync
         self._spawn = spawn
         self._conf = merge(default_conf(), spec.conf)
@@ -127,7 +131,7 @@ class Slot:
         self._child: Child | None = None
         self._suspicion = PoisonDetector()
         self._message = ""
-        self._reports = SlotReports(place.host, str(place.slot), sync.report)
+        self._reports = SlotReports(claimed.host, str(claimed.slot), sync.report)
         # as far as this process knows, should the disk refuse to keep the number
         self._launches = 0
         self._disk_problem = ""  # why this host refused the last write
@@ -177,7 +181,7 @@ class Slot:
             for action in actions:
                 self._carry_out(action, now_ms)
             if self._state.phase is not before.phase:
-                _LOG.info("slot %s: %s -> %s", self._place.slot, before.phase, self._state.phase)
+                _LOG.info("slot %s: %s -> %s", self._claimed.slot, before.phase, self._state.phase)
                 self._pace.hurry()
                 self._leave_if_over(before)
             if not actions and self._state == before:
@@ -253,13 +257,13 @@ class Slot:
                 f"{silence} in '{failure.component}'#{failure.task}{text}",
             )
             child.has_reported_end = True
-        slot = self._place.slot
+        slot = self._claimed.slot
         version = child.spec.code_key
         placed = replace(
             failure,
             text=text,
             time_ms=now_ms,
-            host=self._place.host,
+            host=self._claimed.host,
             worker=str(slot),
             code_version=version,
         )
@@ -267,7 +271,7 @@ class Slot:
 
     def _note_disk(self, fault: OSError) -> None:
         if self._disk_problem != str(fault):
-            _LOG.warning("slot %s: %s", self._place.slot, fault)
+            _LOG.warning("slot %s: %s", self._claimed.slot, fault)
         self._disk_problem = str(fault)
 
     # -- actions of the machine --------------------------------------------------------------------
@@ -320,7 +324,7 @@ class Slot:
             spec = self._worker_spec(wish, conf, code, now_ms)
             process = self._spawn()
         except (SparkStormError, OSError) as fault:
-            _LOG.error("slot %s: no worker can be started: %s", self._place.slot, fault)
+            _LOG.error("slot %s: no worker can be started: %s", self._claimed.slot, fault)
             self._message = f"no worker can be started: {fault}"
             self._reports.problem(ReportSubject.of_wish(wish), self._message, now_ms)
             return
@@ -330,14 +334,14 @@ class Slot:
 
     def _worker_spec(self, wish: DesiredState, conf: Conf, code: Code, now_ms: int) -> WorkerSpec:
         assignment = wish.assignment
-        slot = self._place.slot
+        slot = self._claimed.slot
         stores = [self._spec.stores.of(assignment.topology_id, store) for store in wish.stores]
         cell = wish.cell
         return WorkerSpec(
             topology_id=assignment.topology_id,
             node=slot.node,
             port=slot.port,
-            host=self._place.host,
+            host=self._claimed.host,
             launch=self._next_launch(now_ms),
             assignment_version=assignment.version,
             executors=assignment.executors,
@@ -355,17 +359,17 @@ class Slot:
             blobs_folder=str(code.blobs or ""),
             careful=self._suspicion.careful,
             suspects=self._suspicion.suspects(),
-            cpus=self._place.cpus,
+            cpus=self._claimed.cpus,
             store_mark=self._sync.marks.get(assignment.topology_id, cell),
         )
 
     def _next_launch(self, now_ms: int) -> int:
         # Not below the clock's seconds: should this folder be lost, the numbers still go up.
-        state = self._place.node_dir.worker_state(self._place.slot.port)
+        state = self._claimed.node_dir.worker_state(self._claimed.slot.port)
         try:
             last = state.get("launches", Launches)
         except StoreInconsistentError as fault:
-            _LOG.warning("slot %s: %s; it is written afresh", self._place.slot, fault)
+            _LOG.warning("slot %s: %s; it is written afresh", self._claimed.slot, fault)
             last = None
         self._launches = max((last.count if last else 0) + 1, self._launches + 1, now_ms // 1000)
         try:
@@ -385,7 +389,7 @@ class Slot:
         log = child.process.last_lines(has_crashed := -action.exit_code in CRASHES)
         cause = cause_of_end(action.exit_code, child.process.oom_kills() > child.oom_kills)
         words = child.last_words or cause + (crash_place(log) if has_crashed else "")
-        _LOG.info("slot %s: worker %d ended: %s", self._place.slot, child.process.pid, words)
+        _LOG.info("slot %s: worker %d ended: %s", self._claimed.slot, child.process.pid, words)
         if action.blameless:
             self._sync.leave(child.spec.topology_id)
             self._message = ""
@@ -427,7 +431,7 @@ class Slot:
         assignment = self._state.assignment
         if assignment is None or not self._pace.is_due(now_ms):
             return
-        slot = self._place.slot
+        slot = self._claimed.slot
         child = self._child
         by_executor, of_worker = _divide(child.stats if child else {})
         word = self._state.reported(self._timing)
@@ -479,9 +483,9 @@ class Slot:
             self._watch_memory(child, now_ms)
             tasks = tuple(child.spec.tasks())
             beat = LocalBeat(
-                child.spec.topology_id, self._place.slot.port, tasks, child.view.heard_ms
+                child.spec.topology_id, self._claimed.slot.port, tasks, child.view.heard_ms
             )
-            write_local_beat(self._place.node_dir, beat)
+            write_local_beat(self._claimed.node_dir, beat)
             self._disk_problem = ""
 
     def _watch_memory(self, child: Child, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""Main of a slot process: its place, its two threads, its end.
+"""Main of a slot process: the slot that it claims, its two threads, its end.
 
 A Spark task calls `main_by_ticket`; the processes of tests/supervisor/local_slots.py call `main`.
 """
@@ -38,7 +38,7 @@ from sparkstorm.control_plane.supervisor.code_trials import CodeTrials
 from sparkstorm.control_plane.supervisor.fork_server import ForkServer
 from sparkstorm.control_plane.supervisor.log_publisher import LogPublisher
 from sparkstorm.control_plane.supervisor.node_dir import NodeDir
-from sparkstorm.control_plane.supervisor.slot import Place, Slot, worker_log_name
+from sparkstorm.control_plane.supervisor.slot import ClaimedSlot, Slot, worker_log_name
 from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.control_plane.supervisor.store_probe import ANSWER_S, DriverProbe, RedisProbe
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
@@ -67,14 +67,14 @@ def main(
     """
     try:
         spec = at_home(spec)
-        place = wait_for_place(spec)
+        claimed = wait_for_slot(spec)
         with _logging_to(
-            Path(spec.log_dir) / f"{file_name(f'slot-{place.slot.node}-{place.slot.port}')}.log"
+            Path(spec.log_dir) / f"{file_name(f'slot-{claimed.slot.node}-{claimed.slot.port}')}.log"
         ):
             try:
-                return _run(spec, place, stopping or threading.Event(), server)
+                return _run(spec, claimed, stopping or threading.Event(), server)
             finally:
-                place.claim.release()
+                claimed.claim.release()
     except Exception as fault:
         _LOG.exception("slot failed")
         return f"failed: {type(fault).__name__}: {fault}"
@@ -114,7 +114,7 @@ def meta_of(spec: SlotSpec, host: str) -> dict[str, JsonValue]:
     return {"rack": spec.racks[host]} if host in spec.racks else {}
 
 
-def wait_for_place(spec: SlotSpec) -> Place:
+def wait_for_slot(spec: SlotSpec) -> ClaimedSlot:
     """Claim the first free (node, port) of this machine; SlotsUnavailableError when all stay
     taken.
     """
@@ -127,7 +127,7 @@ def wait_for_place(spec: SlotSpec) -> Place:
     while time.monotonic() < deadline:
         for number, (port, node_dir) in enumerate(product(spec.ports(), nodes)):
             if claim := node_dir.try_claim(port):
-                return Place(
+                return ClaimedSlot(
                     WorkerSlot(node_dir.node, port), host, node_dir, claim, _cpus_of(number, spec)
                 )
         # a slot that was just killed gives its port back when the kernel has reaped it
@@ -173,9 +173,11 @@ def _cpus_of(number: int, spec: SlotSpec) -> tuple[int, ...]:
     return tuple(sorted({cpus[(number * most + offset) % len(cpus)] for offset in range(most)}))
 
 
-def _run(spec: SlotSpec, place: Place, stopping: threading.Event, server: ForkServer | None) -> str:
+def _run(
+    spec: SlotSpec, claimed: ClaimedSlot, stopping: threading.Event, server: ForkServer | None
+) -> str:
     sync = SlotSync(
-        place.slot, place.node_dir, lambda: _connect(spec, place), spec.stop_path, spec.number
+        claimed.slot, claimed.node_dir, lambda: _connect(spec, claimed), spec.stop_path, spec.number
     )
     wake_read, wake_write = (
         os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
@@ -184,12 +186,12 @@ def _run(spec: SlotSpec, place: Place, stopping: threading.Event, server: ForkSe
     sync.notify = lambda: _poke(wake_write)
     over = threading.Event()
     thread = threading.Thread(
-        target=_drive_clerk, args=(sync, over), name=f"sync-{place.slot.port}", daemon=True
+        target=_drive_clerk, args=(sync, over), name=f"sync-{claimed.slot.port}", daemon=True
     )
     thread.start()
-    early_log = NodeDir(Path(spec.local_dir), place.slot.node).early_log(place.slot.port)
-    slot = Slot(spec, place, sync, lambda: _spawn(server, spec.entry or DEFAULT_ENTRY, early_log))
-    _LOG.info("slot %s of host %s: pid %d", place.slot, place.host, os.getpid())
+    early_log = NodeDir(Path(spec.local_dir), claimed.slot.node).early_log(claimed.slot.port)
+    slot = Slot(spec, claimed, sync, lambda: _spawn(server, spec.entry or DEFAULT_ENTRY, early_log))
+    _LOG.info("slot %s of host %s: pid %d", claimed.slot, claimed.host, os.getpid())
     try:
         return _drive_slot(slot, sync, wake_read, stopping)
     finally:
@@ -245,7 +247,7 @@ def _poke(fd: int) -> None:
         os.write(fd, b".")
 
 
-def _connect(spec: SlotSpec, place: Place) -> SlotStores:
+def _connect(spec: SlotSpec, claimed: ClaimedSlot) -> SlotStores:
     zookeeper = spec.zookeeper
     conf = merge(default_conf(), spec.conf)
     address = ZooKeeperAddress(
@@ -258,7 +260,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         tls=zookeeper.tls,
     )
     key = bytes.fromhex(spec.hmac_key)
-    store = WatchedStore(ZooKeeperStateStore(address), SystemClock().now_ms, str(place.slot))
+    store = WatchedStore(ZooKeeperStateStore(address), SystemClock().now_ms, str(claimed.slot))
     state = StormState(store, key)
     # As one that only reads: a slot must beat, and a restarted server takes minutes to rewrite a
     # large file. Code that it has put back meanwhile is put back again when it is lost.
@@ -266,23 +268,23 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
     blobs = BlobStore(state, chunks, key)
     settings = SupervisorSettings.of(conf)
     duties = SupervisorDuties(
-        host=place.host,
-        own_port=place.slot.port,
+        host=claimed.host,
+        own_port=claimed.slot.port,
         heartbeat_ms=settings.heartbeat_ms,
         monitor_ms=settings.monitor_ms,
         worker_timeout_ms=settings.worker_timeout_ms,
         resources=settings.resources,
-        scheduler_meta=meta_of(spec, place.host),
+        scheduler_meta=meta_of(spec, claimed.host),
         driver=spec.driver,
         host_load=HostMeter().read,
     )
-    log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, place.slot)  # noqa: E731 - short, and used once
-    logs = LogPublisher(place.slot, spec.stores, log_of, LOG_PATIENCE_S)
-    scratch = NodeDir(Path(spec.local_dir), place.slot.node).tmp
+    log_of = lambda topology_id: Path(spec.log_dir) / worker_log_name(topology_id, claimed.slot)  # noqa: E731 - short, and used once
+    logs = LogPublisher(claimed.slot, spec.stores, log_of, LOG_PATIENCE_S)
+    scratch = NodeDir(Path(spec.local_dir), claimed.slot.node).tmp
     try_code = lambda code: CodeTrial(code, child_environment(), scratch=scratch)  # noqa: E731 - short, and used once
     trials = None
     if NimbusSettings.of(conf).trial_wait_ms:
-        trials = CodeTrials(state, blobs, place.node_dir, place.slot.port, try_code)
+        trials = CodeTrials(state, blobs, claimed.node_dir, claimed.slot.port, try_code)
     probe, *other_probes = (
         RedisProbe(partial(client_of, redis_address, ANSWER_S))
         for redis_address in spec.stores.all()
@@ -292,7 +294,7 @@ def _connect(spec: SlotSpec, place: Place) -> SlotStores:
         for redis_address, probe in zip(spec.other_redis, other_probes, strict=True)
     }
     driver_probe = DriverProbe(spec.driver) if spec.driver else None
-    supervisor = Supervisor(duties, place.node_dir, state, trials, probe, probes, driver_probe)
+    supervisor = Supervisor(duties, claimed.node_dir, state, trials, probe, probes, driver_probe)
     gatherer = TaskBeatGatherer(state, settings.task_heartbeat_ms)
     return SlotStores(state, blobs, supervisor, logs, gatherer, has_several=bool(spec.other_redis))
 
