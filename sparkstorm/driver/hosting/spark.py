@@ -42,7 +42,7 @@ from sparkstorm.common.spark_versions import (
     task_slots,
     unfit_here,
 )
-from sparkstorm.driver.hosting.slot_places import SlotPlaces
+from sparkstorm.driver.hosting.slot_executors import SlotExecutors
 from sparkstorm.driver.hosting.spark_security import guard_accumulators, is_local
 from sparkstorm.driver.hosting.spread import is_complete
 
@@ -172,7 +172,7 @@ class SparkSlots(Generic[TicketT]):
         self._runs = count_from(1)
         # A local master is one process: there is nothing to choose.
         is_local = _local_cores(_master_of(sc)) is not None
-        self._places = None if is_local else SlotPlaces(lambda: executors_of(sc), count)
+        self._slot_executors = None if is_local else SlotExecutors(lambda: executors_of(sc), count)
         self._moved: set[int] = set()  # slots that end because they are to run elsewhere
         self._asking = threading.RLock()
         self._asked: int | None = None  # the slot that was asked to move
@@ -190,7 +190,7 @@ class SparkSlots(Generic[TicketT]):
         0: over those whose executors come within `settle_ms` of each other.
         """
         _check_context(self._sc)
-        if self._places is None:
+        if self._slot_executors is None:
             self._wait_for_cores(wait_ms)
         else:
             self._wait_for_executors(wait_ms, hosts, settle_ms)
@@ -201,9 +201,12 @@ class SparkSlots(Generic[TicketT]):
                     target=self._keep, args=(index,), name=f"{JOB_GROUP}-{index}", daemon=True
                 )
             )
-        if self._places is not None:
+        if self._slot_executors is not None:
             watch = threading.Thread(
-                target=self._watch, args=(self._places,), name=f"{JOB_GROUP}-places", daemon=True
+                target=self._watch,
+                args=(self._slot_executors,),
+                name=f"{JOB_GROUP}-places",
+                daemon=True,
             )
             self._threads.append(watch)
         for thread in self._threads:
@@ -232,7 +235,7 @@ class SparkSlots(Generic[TicketT]):
     @property
     def are_placed(self) -> bool:
         """Return whether every slot was seen to run on its host; True on a local master."""
-        return self._places is None or self._places.are_settled
+        return self._slot_executors is None or self._slot_executors.are_settled
 
     def _join(self, wait_ms: int) -> None:
         deadline = time.monotonic() + wait_ms / 1000
@@ -287,8 +290,8 @@ class SparkSlots(Generic[TicketT]):
                 return
             began = time.monotonic()
             reason = self._run_once(index, executor)
-            if self._places is not None:
-                self._places.leave(index)
+            if self._slot_executors is not None:
+                self._slot_executors.leave(index)
             if _is_gone(self._sc):
                 return
             if index in self._moved:
@@ -305,10 +308,10 @@ class SparkSlots(Generic[TicketT]):
         """Wait until the slot has a place: whether it has one, and its executor (None on a local
         master).
         """
-        while self._places is not None:
+        while self._slot_executors is not None:
             try:
                 self._withdraw(index)  # or the slot would end again in its new place
-                if (executor := self._places.take(index)) is not None:
+                if (executor := self._slot_executors.take(index)) is not None:
                     return True, executor
             except Exception as fault:  # ZooKeeper is away, or Spark ends
                 if _is_gone(self._sc):
@@ -337,34 +340,34 @@ class SparkSlots(Generic[TicketT]):
         finally:
             self._group_by_slot.pop(index, None)
 
-    # -- places ------------------------------------------------------------------------------------
+    # -- executors of slots ------------------------------------------------------------------------
 
-    def _watch(self, places: SlotPlaces) -> None:
+    def _watch(self, plan: SlotExecutors) -> None:
         even_due = 0.0
         while not self._stopping.wait(_LOOK_S):
             try:
-                self._check_landings(places)
+                self._check_landings(plan)
                 if time.monotonic() >= even_due:
-                    self._even_out(places, time.monotonic())
+                    self._even_out(plan, time.monotonic())
                     even_due = time.monotonic() + _EVEN_S
             except Exception as fault:  # ZooKeeper is away, or Spark ends
                 if _is_gone(self._sc):
                     return
-                _LOG.warning("places of slots: %s", fault)
+                _LOG.warning("executors of slots: %s", fault)
 
-    def _check_landings(self, places: SlotPlaces) -> None:
-        for index in places.unsure():
+    def _check_landings(self, plan: SlotExecutors) -> None:
+        for index in plan.unsure():
             group = self._group_by_slot.get(index)
             executor = executor_of_group(self._sc, group) if group else None
-            if group and executor and not places.landed(index, executor):
+            if group and executor and not plan.landed(index, executor):
                 self._moved.add(index)
                 self._sc.cancelJobGroup(group)
 
-    def _even_out(self, places: SlotPlaces, now: float) -> None:
+    def _even_out(self, plan: SlotExecutors, now: float) -> None:
         """Ask one slot after another of the crowded hosts to move, if it has no worker."""
         if self._ask_to_move is None or now < self._ask_due:
             return
-        crowded = places.surplus()
+        crowded = plan.surplus()
         with self._asking:
             asked = self._asked
             self._withdraw(asked)

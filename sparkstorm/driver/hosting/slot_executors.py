@@ -1,4 +1,4 @@
-"""Places of a driver's slots: the executor that each is meant for, whether Spark put it there, and
+"""Executors of a driver's slots: the one that each slot is meant for, whether Spark put it there, and
 which should move.
 """
 
@@ -17,8 +17,8 @@ three is missed so often once in 11 times. With half as many every third slot wo
 twice as many delay a start that cannot succeed."""
 
 
-class SlotPlaces:
-    """Places of `count` slots on the executors that `executors` returns; usable from several
+class SlotExecutors:
+    """Plan of `count` slots on the executors that `executors` returns; usable from several
     threads.
     """
 
@@ -57,7 +57,7 @@ class SlotPlaces:
             self._landed.discard(slot)
 
     def unsure(self) -> list[int]:
-        """Return the slots that have a place and were not seen to run yet."""
+        """Return the slots that have an executor and were not seen to run yet."""
         with self._lock:
             return sorted(self._held.keys() - self._landed)
 

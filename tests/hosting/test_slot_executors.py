@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from sparkstorm.common.spark_versions import Executor
-from sparkstorm.driver.hosting.slot_places import TRIES, SlotPlaces
+from sparkstorm.driver.hosting.slot_executors import TRIES, SlotExecutors
 
 W1, W2, W3 = (Executor(str(number), f"w{number}", 4) for number in (1, 2, 3))
 
@@ -19,7 +19,7 @@ class Bench:
 
     def __init__(self, *executors: Executor, count: int = 6) -> None:
         self.executors = list(executors)
-        self.places = SlotPlaces(lambda: self.executors, count)
+        self.places = SlotExecutors(lambda: self.executors, count)
         self.runs: dict[int, Executor] = {}
         self.start(range(count))
 
@@ -83,7 +83,7 @@ def test_without_room_there_is_no_place_until_an_executor_comes() -> None:
 
 
 def test_a_slot_on_another_executor_of_its_host_stays() -> None:
-    places = SlotPlaces(lambda: [Executor("1", "w1", 1), Executor("2", "w1", 1), W3], 1)
+    places = SlotExecutors(lambda: [Executor("1", "w1", 1), Executor("2", "w1", 1), W3], 1)
     place = places.take(0)
     assert place is not None and place.host == "w1"
     assert places.landed(0, "2") and places.are_settled
@@ -92,7 +92,7 @@ def test_a_slot_on_another_executor_of_its_host_stays() -> None:
 def test_a_slot_that_spark_puts_elsewhere_is_placed_again_and_stays_after_a_number_of_tries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    places = SlotPlaces(lambda: [W1, W2], 2)
+    places = SlotExecutors(lambda: [W1, W2], 2)
     assert places.take(0) == W1 and places.landed(0, "1")
     for number in range(TRIES):
         assert places.take(1) == W2 and places.unsure() == [1] and not places.are_settled
@@ -107,7 +107,7 @@ def test_a_slot_that_spark_puts_elsewhere_is_placed_again_and_stays_after_a_numb
 
 def test_a_slot_that_was_left_elsewhere_is_moved_when_executors_change() -> None:
     executors = [W1, W2]
-    places = SlotPlaces(lambda: executors, 2)
+    places = SlotExecutors(lambda: executors, 2)
     assert places.take(0) == W1 and places.landed(0, "1")
     for _ in range(TRIES):
         places.take(1)
