@@ -57,7 +57,7 @@ class JobFile:
     parallelism: Mapping[str, int] = field(default_factory=dict)
     results: tuple[Result, ...] = ()
     own_conf: Mapping[str, Any] = field(default_factory=dict)
-    # for batch replay alone; driver/replay/file.py reads it
+    # for batch replay alone; driver/replay/job_part.py reads it
     replay: Mapping[str, Any] = field(default_factory=dict)
     # the part of `own_conf` that the command line gave
     overrides: Mapping[str, Any] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from sparkstorm.api import Effects
 from sparkstorm.common.errors import InvalidConfigError, ReplayFailedError
 from sparkstorm.driver.exit_status import FAILED
 from sparkstorm.driver.replay import job as replay_job
-from sparkstorm.driver.replay.file import NOTE, read_replay
+from sparkstorm.driver.replay.job_part import NOTE, read_replay
 from sparkstorm.driver.replay.run import ReplayRun, passed_over, result_folders
 
 JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"

@@ -27,7 +27,7 @@ from sparkstorm.api import (
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.driver.job_file import JobFile
-from sparkstorm.driver.replay.file import ReplayFile
+from sparkstorm.driver.replay.job_part import ReplayFile
 from sparkstorm.driver.replay.run import ReplayRun
 from sparkstorm.replay import replay, replay_locally
 from sparkstorm.replay.arrow_map import ReadByParts

@@ -16,7 +16,7 @@ from sparkstorm.common.errors import InvalidConfigError, ReplayFailedError
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.driver.exit_status import guarded
 from sparkstorm.driver.job_file import make_topology, read_job_file, say_warnings
-from sparkstorm.driver.replay.file import NOTE, read_replay, with_inputs
+from sparkstorm.driver.replay.job_part import NOTE, read_replay, with_inputs
 from sparkstorm.driver.replay.options import EXITS, add_options
 from sparkstorm.driver.replay.run import ReplayRun
 

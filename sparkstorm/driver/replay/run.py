@@ -28,7 +28,6 @@ from sparkstorm.driver.exit_status import OK, PARKED
 from sparkstorm.driver.hosting.spark_security import remove_at_exit, secured, with_private_scratch
 from sparkstorm.driver.job_file import JobFile
 from sparkstorm.driver.replay.compare import DIFFERS, compare, text_of
-from sparkstorm.driver.replay.file import NOTE, ReplayFile
 from sparkstorm.driver.replay.file_inputs import (
     FileInput,
     FilesInput,
@@ -36,6 +35,7 @@ from sparkstorm.driver.replay.file_inputs import (
     reads_lines,
     source_of,
 )
+from sparkstorm.driver.replay.job_part import NOTE, ReplayFile
 from sparkstorm.driver.replay.job_results import named, place_of, write_result
 from sparkstorm.replay import EventTime, Replay, back_fill
 from sparkstorm.replay.arrow_map import ReadByParts

@@ -1,4 +1,6 @@
-"""The `replay` part of a job file: place of the history, event time, results; read and checked."""
+"""Read the `replay:` part of a job file strictly: where the history is, its event time, and which
+results are written.
+"""
 
 from __future__ import annotations
 
