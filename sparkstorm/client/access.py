@@ -194,7 +194,7 @@ class ClusterAccess:
 
 
 def here(conf: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a topology's configuration with this process's folder, unless it names one: there
-    `context.path` is.
+    """Return a topology's configuration with the working folder of this process, the submitter's,
+    unless it names a folder: `context.path` resolves paths below it.
     """
     return {FOLDER_KEY: os.getcwd(), **(conf or {})}

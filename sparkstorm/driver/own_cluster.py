@@ -45,7 +45,7 @@ def run_in_own_cluster(run: Run, job: JobFile) -> int:
 
 
 def interrupt(run: Run) -> None:
-    """Let sources rest and finish what is under way; the second time, end the process."""
+    """Stop at Ctrl-C: let sources rest and finish what is under way; at the second, end the process."""
     if run.stop.is_set():
         run.console.say("stopped at once; the same command goes on from the last commit")
         leave(INTERRUPTED)

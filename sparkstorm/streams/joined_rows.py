@@ -76,8 +76,10 @@ def all_columns(left: Side, right: Side, owner: str) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def column_of(text: str, sides: Sequence[Side], owner: str) -> Column:
-    """Return the column that `select` names: "field", "source:field", each with " as name"."""
+def read_column(text: str, sides: Sequence[Side], owner: str) -> Column:
+    """Read one entry of `select` ("field" or "source:field", each with or without " as name") as a
+    column of the joined row.
+    """
     wanted, _, name = text.partition(" as ")
     source, colon, field = wanted.strip().rpartition(":")
     side_index = None

@@ -22,7 +22,7 @@ from sparkstorm.streams.joined_rows import (
     all_columns,
     check_columns,
     check_sides,
-    column_of,
+    read_column,
     types_of,
 )
 from sparkstorm.streams.names import unknown_field
@@ -138,7 +138,7 @@ class KeyedJoin(TimedBolt):
             return self
         owner = type(self).__name__
         if self._selected:
-            self._columns = tuple(column_of(text, self._sides, owner) for text in self._selected)
+            self._columns = tuple(read_column(text, self._sides, owner) for text in self._selected)
         elif all(side.fields is not None for side in self._sides):
             self._columns = all_columns(self._sides[0], self._sides[1], owner)
         else:
