@@ -371,23 +371,23 @@ def dealt_by_id(frame: DataFrame, width: int, place: Column) -> DataFrame:
         return dealt
     # Without that operator a number is given whose hash, by which Spark deals rows, is that place
     key = sf.element_at(
-        sf.array(*(sf.lit(number).cast("bigint") for number in keys_by_place(width))),
+        sf.array(*(sf.lit(number).cast("bigint") for number in numbers_by_partition(width))),
         place + sf.lit(1),
     )
     return frame.repartition(width, key)
 
 
 @functools.cache
-def keys_by_place(width: int) -> tuple[int, ...]:
+def numbers_by_partition(width: int) -> tuple[int, ...]:
     """Return the least whole number that Spark's hash partitioning brings to each of `width`
     partitions, as BIGINT.
     """
-    key_by_place: dict[int, int] = {}
+    number_by_partition: dict[int, int] = {}
     number = 0
-    while len(key_by_place) < width:
-        key_by_place.setdefault(stable_hash(number) % width, number)
+    while len(number_by_partition) < width:
+        number_by_partition.setdefault(stable_hash(number) % width, number)
         number += 1
-    return tuple(key_by_place[place] for place in range(width))
+    return tuple(number_by_partition[partition] for partition in range(width))
 
 
 # -- executors -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError
 from sparkstorm.common.grouping.hashing import stable_hash
 from sparkstorm.common.spark_versions import (
     arrow_schema,
-    keys_by_place,
+    numbers_by_partition,
     spark_schema,
     unfit,
     unfit_here,
@@ -41,7 +41,7 @@ def test_a_version_is_its_leading_numbers(text: str, numbers: tuple[int, ...]) -
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 200])
 def test_each_place_has_a_number_that_is_dealt_to_it(width: int) -> None:
-    assert [stable_hash(key) % width for key in keys_by_place(width)] == list(range(width))
+    assert [stable_hash(key) % width for key in numbers_by_partition(width)] == list(range(width))
 
 
 @pytest.mark.parametrize(
