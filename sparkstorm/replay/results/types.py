@@ -242,19 +242,29 @@ def _scalar_type(kind: type, values: Sequence[Any]) -> pa.DataType:
         # would be lost, and which of two equal times in a night of autumn it was.
         is_utc = {(value.tzinfo, value.fold) for value in there} == {(datetime.UTC, 0)}
         return pa.timestamp("us", "UTC") if is_utc else TAGGED
-    if kind is not Decimal:
-        return _SCALARS.get(kind, TAGGED)
-    parts = [value.as_tuple() for value in there]
-    scales = {-part.exponent if isinstance(part.exponent, int) else -1 for part in parts}
-    scale = scales.pop()
-    is_fit = (
-        not scales
-        and 0 <= scale <= _MOST_DIGITS
-        and max(len(part.digits) for part in parts) <= _MOST_DIGITS
-    )
+    if kind is Decimal:
+        return _decimal_type(there)
+    return _SCALARS.get(kind, TAGGED)
+
+
+def _decimal_type(values: Sequence[Decimal]) -> pa.DataType:
+    """Return the type of decimals with the same number of digits after the point, TAGGED when Spark
+    has none that gives back each of them exactly.
+    """
+    if not all(value.is_finite() for value in values):
+        return TAGGED
     # Arrow has no -0: it would come back as 0.
-    is_fit = is_fit and not any(part.sign and not any(part.digits) for part in parts)
-    return pa.decimal128(_MOST_DIGITS, scale) if is_fit else TAGGED
+    if any(value.is_zero() and value.is_signed() for value in values):
+        return TAGGED
+    parts = [value.as_tuple() for value in values]
+    scales = {-int(part.exponent) for part in parts}  # of a finite one it is a number
+    if len(scales) != 1:
+        return TAGGED
+    [scale] = scales
+    most = max(len(part.digits) for part in parts)
+    if not 0 <= scale <= _MOST_DIGITS or most > _MOST_DIGITS:
+        return TAGGED
+    return pa.decimal128(_MOST_DIGITS, scale)
 
 
 def _nested(make: Any, *parts: pa.DataType) -> pa.DataType:
