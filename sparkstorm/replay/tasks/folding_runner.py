@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, Window, WindowedBolt
 from sparkstorm.common.model.topology import TICK_STREAM
-from sparkstorm.common.model.tuples import Tuple, tuples_of
+from sparkstorm.common.model.tuples import Source, Tuple, tuples_of
 from sparkstorm.common.windowing.settings import TimeSettings
 from sparkstorm.common.windowing.watermarks import LAST_MS
 from sparkstorm.common.windowing.window_contents import Content, own_initial
@@ -68,14 +68,7 @@ class FoldingRunner(TimedRunner):
         bolt = self.bolt
         windows = self._windows
         assert isinstance(bolt, FoldingBolt) and isinstance(windows, TimeWindows)
-        # Late rows go to another stream, ticks belong to no window, and
-        # the loop of the core takes its key from one field.
-        if source.is_late or source.stream == TICK_STREAM or len(bolt.key_fields) != 1:
-            return 0, None
-        # What a fold does to its bolt is undone row by row: the loop of the core does not.
-        if self._uses_bolt is None:
-            self._uses_bolt = any(use.is_own for use in uses_of(bolt, "initial", "fold"))
-        if self._uses_bolt:
+        if self._needs_closer_look(bolt, source):
             return 0, None
         time_at, key_at = (
             source.position(field)
@@ -85,7 +78,7 @@ class FoldingRunner(TimedRunner):
         undo = self._times.undo
         mark = len(undo)
         try:
-            begun = self._times.fold_cells(
+            new_cells = self._times.fold_cells(
                 rows if type(rows) is list else list(rows),
                 cells,
                 own_initial(bolt.initial),
@@ -93,12 +86,31 @@ class FoldingRunner(TimedRunner):
             )
         except USER_ERRORS as error:
             raise_out_of_memory(error)
-            # Those before it stay: their fold is not called again.
-            formers = zip(undo[mark::3], undo[mark + 1 :: 3], strict=True)
-            windows.begin(cell for cell, former in formers if former is MISSING)
-            return (len(undo) - mark) // 3, error
-        windows.begin(begun or ())
-        return (0 if begun is None else len(rows)), None
+            # Those before it stay: their fold is not called again. Each has put three items into
+            # the log: its cell, the former accumulator and the new one.
+            folded_cells = undo[mark::3]
+            formers = undo[mark + 1 :: 3]
+            windows.begin(
+                cell
+                for cell, former in zip(folded_cells, formers, strict=True)
+                if former is MISSING
+            )
+            return len(folded_cells), error
+        if new_cells is None:
+            return 0, None
+        windows.begin(new_cells)
+        return len(rows), None
+
+    def _needs_closer_look(self, bolt: FoldingBolt, source: Source) -> bool:
+        """Return whether rows of a source are executed one by one."""
+        # Late rows go to another stream, ticks belong to no window, and
+        # the loop of the core takes its key from one field.
+        if source.is_late or source.stream == TICK_STREAM or len(bolt.key_fields) != 1:
+            return True
+        # What a fold does to its bolt is undone row by row: the loop of the core does not.
+        if self._uses_bolt is None:
+            self._uses_bolt = any(use.is_own for use in uses_of(bolt, "initial", "fold"))
+        return self._uses_bolt
 
     def _fire_cells(self, now_ms: int, most: int) -> int:
         """Fire due windows of one accumulator each; return how many have fired."""
