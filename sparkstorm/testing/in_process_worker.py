@@ -337,15 +337,17 @@ class InProcessWorker:
     def end(self, code: int, reason: str) -> None:
         """End the process with its memory and its threads."""
         worker = self.worker
+        is_crash = code != ExitCode.STOPPED
+        has_threads_left = bool(self._threads)
         self.exit_code = int(code)
         self.end_reason = reason
         if self.run is not None:
             self.run.close()
-        if worker is not None and (self._threads or code != ExitCode.STOPPED):
+        if worker is not None and (is_crash or has_threads_left):
             worker.task_set.abandon()
         for thread in self._threads:
             thread.kill()
-        if worker is not None and code != ExitCode.STOPPED:
+        if worker is not None and is_crash:
             for extension in self.run.extensions if self.run is not None else ():
                 extension.abandon()
         self._around.simulation.discard(self)
