@@ -191,7 +191,7 @@ class RequestDuty:
         outcome = Outcome(request.id, OutcomeState.ACCEPTED, now_ms, topology_id, untried_note)
         if request.is_plan:
             outcome = self._verbs.plan(request, topology_id, reading, now_ms)
-        if not self._create(outcome, request) or outcome.is_final:
+        if not self._create_unless_withdrawn(outcome, request) or outcome.is_final:
             return None
         _LOG.info(
             "request %s of %.80r: %s %s%s",
@@ -221,21 +221,23 @@ class RequestDuty:
                 untried.add(f"host {info.host}")
         return sorted(untried)
 
-    def _create(self, outcome: Outcome, request: Request) -> bool:
+    def _create_unless_withdrawn(self, outcome: Outcome, request: Request) -> bool:
         """Write a first outcome; False when the client has withdrawn, even if it has removed both
         nodes since.
         """
         try:
-            is_ours = self._parts.state.create_outcome(outcome)
+            is_first = self._parts.state.create_outcome(outcome)
         except ValueError as error:  # a plan that no node can hold
             raise StoreInconsistentError(f"the answer is too large for a node: {error}") from error
         self._remember(request)
+        if not is_first:
+            return False
         # A client that withdraws creates the outcome itself, and removes both nodes when it has:
         # our create may come after that.
-        if is_ours and outcome.id not in self._parts.state.request_ids():
+        has_withdrawn = outcome.id not in self._parts.state.request_ids()
+        if has_withdrawn:
             self._parts.state.remove_outcome(outcome.id)
-            return False
-        return is_ours
+        return not has_withdrawn
 
     def _expire(self, request: Request, now_ms: int) -> None:
         text = (
@@ -243,14 +245,16 @@ class RequestDuty:
             f"{(request.expires_ms - request.created_ms) // 1000} s of {request.created_ms} (its client's clock; "
             f"Nimbus's says {now_ms}, in ms); make it again"
         )
-        self._create(Outcome(request.id, OutcomeState.EXPIRED, now_ms, error=text), request)
+        self._create_unless_withdrawn(
+            Outcome(request.id, OutcomeState.EXPIRED, now_ms, error=text), request
+        )
 
     def _refuse(
         self, request: Request, outcome: Outcome | None, error: SparkStormError, now_ms: int
     ) -> bool:
         _LOG.warning("request %s of %.80r is refused: %s", request.id, request.client, error)
         if outcome is None:
-            self._create(refusal_of(request.id, now_ms, error), request)
+            self._create_unless_withdrawn(refusal_of(request.id, now_ms, error), request)
             return False
         # Before anything is taken back: until the client has the outcome, what it stored must not
         # be gone.
