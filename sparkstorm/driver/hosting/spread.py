@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 
 from sparkstorm.common.spark_versions import Executor
 
@@ -74,14 +75,13 @@ def _in_turn(
         numbered += [
             (number, executor) for number in range(num_kept[executor.id], share[executor.id])
         ]
-    chosen = []
-    for _, executor in sorted(numbered):
-        chosen.append((hosts[executor.host], executor))
+    by_executor = [executor for _, executor in sorted(numbered)]
+    by_host = []
+    for executor in by_executor:
+        by_host.append((hosts[executor.host], executor))
         hosts[executor.host] += 1
-    return [
-        executor
-        for _, executor in sorted(chosen, key=lambda numbered_executor: numbered_executor[0])
-    ]
+    # The sort is stable: executors of hosts that hold as many slots keep their order.
+    return [executor for _, executor in sorted(by_host, key=itemgetter(0))]
 
 
 def _shares(
