@@ -208,13 +208,13 @@ class NimbusDuties:
                 dues.append(soonest_ms)
         self._next.due_ms = min(dues)
 
-    def has_new_slots(self) -> bool:
+    def needs_scheduling(self) -> bool:
         """Return whether a supervisor that changed offers a slot that was not there, or has lost or
         found Redis or its driver; one with new trials of code is a reason to serve requests.
         """
-        has_new_slots = self._changes.has_new_slots()
+        needs_scheduling = self._changes.needs_scheduling()
         self._next.is_asked |= self._changes.has_new_trials
-        return has_new_slots
+        return needs_scheduling
 
     # -- duties of each turn -----------------------------------------------------------------------
 

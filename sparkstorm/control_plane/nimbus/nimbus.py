@@ -95,7 +95,7 @@ class Nimbus:
         is_round = (
             following.is_round
             or now_ms >= following.due_ms
-            or (self.is_leading and self.duties.has_new_slots())
+            or (self.is_leading and self.duties.needs_scheduling())
         )
         if is_round or following.is_asked:
             # Cleared before the turn: a hint that comes while it reads asks for another one.

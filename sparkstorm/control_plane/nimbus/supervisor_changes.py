@@ -47,9 +47,9 @@ class SupervisorChanges:
             node: hint for node, hint in self._hint_by_node.items() if node in supervisors
         }
 
-    def has_new_slots(self) -> bool:
-        """Look at those that changed; whether one offers a slot that was not there, or has lost or
-        found Redis or its driver.
+    def needs_scheduling(self) -> bool:
+        """Look at those that changed; return whether one offers a slot that was not there, or has
+        lost or found Redis or its driver.
         """
         self.has_new_trials = False
         while self._changed:
@@ -61,15 +61,16 @@ class SupervisorChanges:
             if info is None:
                 continue
             before = self._known.get(node)
-            if before is None or not set(before.ports).issuperset(info.ports):
+            if before is None or set(info.ports) - set(before.ports):
                 return True
-            if _reached(before) != _reached(info):
+            if _reachable_servers(before) != _reachable_servers(info):
                 return True
-            self.has_new_trials |= not (before.trials or {}).keys() >= (info.trials or {}).keys()
+            new_trials = (info.trials or {}).keys() - (before.trials or {}).keys()
+            self.has_new_trials |= bool(new_trials)
         return False
 
 
-def _reached(info: SupervisorInfo) -> tuple[bool, ...]:
+def _reachable_servers(info: SupervisorInfo) -> tuple[bool, ...]:
     """Return whether a supervisor's host reaches each store and its driver."""
     ways = (info.store_problem, *info.other_stores.values(), info.driver_problem)
     return tuple(not problem for problem in ways)
