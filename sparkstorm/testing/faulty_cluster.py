@@ -30,6 +30,7 @@ from sparkstorm.testing.simulation import SimulatedDeath
 SESSION_MS = 3_000
 # with 1 no write of Nimbus would follow another directly; with 100 hardly anything comes between
 _YIELDS_ONE_IN = 4
+_BY_DISK = 256  # bit of a fault's random number: its stores are full by their disk, else by memory
 QUICK = {
     "nimbus.task.timeout.secs": 5,
     "nimbus.task.launch.secs": 8,
@@ -210,11 +211,11 @@ class FaultyCluster(LocalCluster):
         try:
             return super()._step_nimbus(now_ms)
         except SimulatedDeath:
-            self._end_nimbus(self._restart_ms)
+            self._crash_nimbus(self._restart_ms)
             return None
 
-    def _end_nimbus(self, restart_ms: int) -> None:
-        """End Nimbus's process: its session lasts a while, and another Nimbus comes."""
+    def _crash_nimbus(self, restart_ms: int) -> None:
+        """Kill Nimbus's process: its session lasts a while, and another Nimbus comes."""
         if self.nimbus_store is None:
             return
         for duty in self.nimbus_duties:
@@ -222,11 +223,11 @@ class FaultyCluster(LocalCluster):
         self.nimbus_duties = []
         nimbus_store = self.nimbus_store
         self.nimbus_store = None
-        self._leave_session(nimbus_store)
+        self._let_session_expire(nimbus_store)
         self.after(restart_ms, self.start_nimbus)
 
-    def _leave_session(self, session: StateStore | None) -> None:
-        """The session of a dead process lasts until its time is over; nothing uses it any more."""
+    def _let_session_expire(self, session: StateStore | None) -> None:
+        """Close the session of a dead process when its time is over; nothing uses it any more."""
         if isinstance(session, FaultySession):
             session.is_cut = True
             self._sessions.remove(session)
@@ -273,7 +274,7 @@ class FaultyCluster(LocalCluster):
         return self._at_slot(fault, lambda slot: self._end_slot(slot, fault.size), False)
 
     def _end_slot(self, slot: SimSlot, restart_ms: int) -> None:
-        self._leave_session(slot.die())
+        self._let_session_expire(slot.die())
         self.after(restart_ms, lambda: None if slot.is_up else slot.start())
 
     def _pause_slot(self, fault: Fault) -> str:
@@ -324,7 +325,7 @@ class FaultyCluster(LocalCluster):
         return node.name
 
     def _kill_nimbus(self, fault: Fault) -> None:
-        self._end_nimbus(fault.size)
+        self._crash_nimbus(fault.size)
 
     def _pause_nimbus(self, fault: Fault) -> None:
         for duty in self.nimbus_duties:
@@ -442,7 +443,7 @@ class FaultyCluster(LocalCluster):
 
     def _refuse(self, refusing: Sequence[TopologyData], fault: Fault) -> str:
         """Let these data grow no more for a while, by a full memory, or change, by a full disk."""
-        by_disk = bool(fault.pick & 256)
+        by_disk = bool(fault.pick & _BY_DISK)
 
         def set_full(is_full: bool) -> None:
             for data in refusing:
