@@ -14,7 +14,7 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkstorm.cli.common import OK
 from sparkstorm.common.config import keys
@@ -74,6 +74,15 @@ def _stop() -> None:
     raise _NoAnswerInTimeError
 
 
+class _Read(NamedTuple):
+    """What the words before the last one say."""
+
+    parser: argparse.ArgumentParser  # of the verb, as far as it is named
+    open_option: argparse.Action | None  # that takes the last word
+    positionals: list[argparse.Action]  # that are not given yet, or take many
+    given: dict[str, str]  # the words given so far, by the name of their argument
+
+
 def candidates(
     words: Sequence[str],
     parser: argparse.ArgumentParser,
@@ -83,43 +92,10 @@ def candidates(
     connection file.
     """
     *before, word = words or [""]
-    given: dict[str, str] = {}
-    positionals = _positionals(parser)
-    waits: argparse.Action | None = None
-    for earlier in before:
-        option = _option(parser, earlier)
-        if option is not None:
-            waits = option if option.nargs != 0 else None
-        elif waits is not None:
-            given[waits.dest] = earlier
-            waits = waits if waits.nargs in ("+", "*") else None
-        elif positionals:
-            action = positionals[0] if positionals[0].nargs in ("+", "*") else positionals.pop(0)
-            given[action.dest] = earlier
-            if isinstance(action, argparse._SubParsersAction):
-                if earlier not in action.choices:
-                    return []
-                parser = action.choices[earlier]
-                positionals = _positionals(parser)
-    if word.startswith("-"):
-        choices: Iterable[str] = [
-            name
-            for action in parser._actions
-            for name in action.option_strings
-            if name.startswith("--")
-        ]
-    elif waits is None and not positionals:
+    read = _read(before, parser)
+    if read is None:
         return []
-    else:
-        action = waits or positionals[0]
-        topology, file, context = (given.get(name) for name in ("name", "cluster", "context"))
-        if context is not None:
-            file = _file_of_context(context)
-        choices = (
-            action.choices
-            if action.choices is not None
-            else names(str(action.metavar or action.dest), topology, file)
-        )
+    choices = _choices(read, word, names)
     return sorted(
         {
             choice
@@ -127,6 +103,55 @@ def candidates(
             if choice.startswith(word) and _PLAIN.fullmatch(choice)
         }
     )
+
+
+def _read(words: Sequence[str], parser: argparse.ArgumentParser) -> _Read | None:
+    """Read the words before the last one; None where one is no verb."""
+    given: dict[str, str] = {}
+    positionals = _positionals(parser)
+    open_option: argparse.Action | None = None
+    for word in words:
+        option = _option(parser, word)
+        if option is not None:
+            open_option = option if option.nargs != 0 else None
+        elif open_option is not None:
+            given[open_option.dest] = word
+            open_option = open_option if _takes_many(open_option) else None
+        elif positionals:
+            action = positionals[0] if _takes_many(positionals[0]) else positionals.pop(0)
+            given[action.dest] = word
+            if isinstance(action, argparse._SubParsersAction):
+                if word not in action.choices:
+                    return None
+                parser = action.choices[word]
+                positionals = _positionals(parser)
+    return _Read(parser, open_option, positionals, given)
+
+
+def _choices(
+    read: _Read, word: str, names: Callable[[str, str | None, str | None], Iterable[str]]
+) -> Iterable[Any]:
+    """Return all that may stand in the place of the last word."""
+    if word.startswith("-"):
+        return [
+            name
+            for action in read.parser._actions
+            for name in action.option_strings
+            if name.startswith("--")
+        ]
+    if read.open_option is None and not read.positionals:
+        return []
+    action = read.open_option or read.positionals[0]
+    topology, file, context = (read.given.get(name) for name in ("name", "cluster", "context"))
+    if context is not None:
+        file = _file_of_context(context)
+    if action.choices is not None:
+        return action.choices
+    return names(str(action.metavar or action.dest), topology, file)
+
+
+def _takes_many(action: argparse.Action) -> bool:
+    return action.nargs in ("+", "*")
 
 
 def _positionals(parser: argparse.ArgumentParser) -> list[argparse.Action]:
