@@ -80,9 +80,9 @@ class GrayUpgrade:
     shadow: ShadowBar | None = None
 
     @property
-    def open_bar(self) -> ShadowBar | None:
-        """The bar that is still to be passed before a worker is upgraded; None when there is none,
-        or the upgrade is over.
+    def unpassed_bar(self) -> ShadowBar | None:
+        """The bar that the shadow must still pass before a worker is upgraded; None when there is
+        none, or the upgrade is over.
         """
         is_open = self.shadow is not None and not (
             self.shadow.is_passed or self.rollback or self.completed_ms

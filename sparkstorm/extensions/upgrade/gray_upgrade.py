@@ -54,7 +54,7 @@ def classify(upgrade: GrayUpgrade | None, now_ms: int) -> UpgradeStage:
         return UpgradeStage.COMPLETED
     if now_ms > upgrade.expires_ms:
         return UpgradeStage.EXPIRED
-    return UpgradeStage.SHADOWING if upgrade.open_bar else UpgradeStage.IN_PROGRESS
+    return UpgradeStage.SHADOWING if upgrade.unpassed_bar else UpgradeStage.IN_PROGRESS
 
 
 def upgradable(
@@ -151,7 +151,7 @@ def advance(
         return UpgradeStep(is_rolled_back=True)
     if len(done) >= len(workers) or now_ms > upgrade.expires_ms:
         return UpgradeStep(record=replace(upgrade, completed_ms=now_ms, continue_upgrading=False))
-    if upgrade.open_bar or not upgrade.continue_upgrading:
+    if upgrade.unpassed_bar or not upgrade.continue_upgrading:
         return UpgradeStep()
     remaining = {slot: components for slot, components in workers.items() if slot not in done}
     return UpgradeStep(record=_with_batch(upgrade, remaining))

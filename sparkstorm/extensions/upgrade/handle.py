@@ -155,7 +155,7 @@ class Upgrades:
             tuple(sorted(assignment.code_by_slot)) if assignment else (),
             errors[-1] if errors else None,
             shadow_figures(upgrade, store.read_worker_beats(topology_id))
-            if upgrade and upgrade.open_bar
+            if upgrade and upgrade.unpassed_bar
             else None,
             upgrade.shadow.tuples if upgrade and upgrade.shadow else 0,
         )

@@ -72,7 +72,7 @@ def judge_shadow(upgrade: GrayUpgrade, beats: Iterable[WorkerBeat]) -> tuple[boo
     """Return whether the bar is passed, and why the upgrade is to be taken back (a sentence, then
     the first differences).
     """
-    bar = upgrade.open_bar
+    bar = upgrade.unpassed_bar
     figures = shadow_figures(upgrade, beats)
     if bar is None or figures is None:
         return False, ""

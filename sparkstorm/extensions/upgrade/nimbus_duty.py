@@ -161,7 +161,7 @@ class GrayUpgrades(NimbusExtension):
             raise IllegalTransitionError(
                 f"The upgrade of {base.name} has expired: it is completed as it is"
             )
-        if bar := upgrade.open_bar:
+        if bar := upgrade.unpassed_bar:
             raise IllegalTransitionError(
                 f"the new code of {base.name} still runs as a shadow of '{bar.component}': its first batch follows by itself"
             )

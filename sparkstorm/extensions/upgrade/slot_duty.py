@@ -46,7 +46,7 @@ class SlotUpgrades(SlotExtension):
         part, upgrade = view.part, None
         if view.status is TopologyStatus.UPGRADING:
             upgrade = self.state.read_upgrade(part.topology_id, self.hint)
-        bar = upgrade.open_bar if upgrade is not None else None
+        bar = upgrade.unpassed_bar if upgrade is not None else None
         task = shadowed_task(bar.component, view.component_by_task) if bar is not None else None
         if upgrade is None or task is None or task not in part.tasks:
             return NO_SHADOW
