@@ -80,7 +80,7 @@ class OutEdge:
             return len(self.rows) >= (1 if whole else least)
         return count_rows(self.rows) >= _FULL_ROWS
 
-    def unpackable(self, codec: Codec, error: CodecError) -> ReplayFailedError:
+    def packing_error(self, codec: Codec, error: CodecError) -> ReplayFailedError:
         """Return the error that names the first value that cannot be packed: component, task,
         stream and field.
         """

@@ -503,7 +503,7 @@ class _Partition:
         try:
             yield from self._writer.edge(edge)
         except CodecError as error:
-            raise edge.unpackable(self._codec, error) from error
+            raise edge.packing_error(self._codec, error) from error
 
     def _end(self) -> Iterator[EdgeChunk]:
         """End every task, flush all output and the final states, and report."""
