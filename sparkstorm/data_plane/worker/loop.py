@@ -266,11 +266,13 @@ def _start(
         control, clock, settings.error_interval_ms, settings.errors_per_interval
     )
     return start_worker(
-        lambda: WorkerParts(_plan(spec), transport, clock, RandomIds(), reporter, wake, _run_beside)
+        lambda: WorkerParts(
+            _plan(spec), transport, clock, RandomIds(), reporter, wake, _run_in_thread
+        )
     )
 
 
-def _run_beside(run: Callable[[], None]) -> None:
+def _run_in_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="stacks", daemon=True).start()
 
 

@@ -44,14 +44,14 @@ class WorkerParts:
         ids: IdSource,
         reporter: Reporter,
         wake: Callable[[], None] = lambda: None,
-        beside: Callable[[Callable[[], None]], None] | None = None,
+        run_in_thread: Callable[[Callable[[], None]], None] | None = None,
         make_thread: MakeThread = SourceThread,
     ) -> None:
         """Claim the tasks, then open and prepare their components; errors of user code are raised
         as they are.
 
-        `beside` runs a function on its own thread; a simulation has none. `make_thread` makes
-        those of blocking spouts.
+        `run_in_thread` runs a function on its own thread; a simulation has none. `make_thread`
+        makes those of blocking spouts.
         """
         self.plan = plan
         self.transport = transport
@@ -59,7 +59,7 @@ class WorkerParts:
         self.ids = ids
         self.reporter = reporter
         self.wake = wake
-        self.beside = beside
+        self.run_in_thread = run_in_thread
         self._make_thread = make_thread
         # Before anything of the user's is opened: the claim raises the fence, and only then is what
         # it has read final.

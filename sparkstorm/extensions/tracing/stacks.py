@@ -39,21 +39,21 @@ Stack = tuple[str, tuple[str, ...]]
 class StackTap:
     """The tap of a worker's stacks.
 
-    `beside` runs a function on its own thread; without it, as in a simulation, each look takes
-    one sample.
+    `run_in_thread` runs a function on its own thread; without it, as in a simulation, each look
+    takes one sample.
     """
 
     def __init__(
         self,
         owner: str,
         now_ms: Callable[[], int],
-        beside: Callable[[Callable[[], None]], None] | None = None,
+        run_in_thread: Callable[[Callable[[], None]], None] | None = None,
         frames: Callable[[], Mapping[int, FrameType]] = sys._current_frames,
     ) -> None:
         self._name = stacks_name(owner)
         self.names: Collection[str] = [self._name]
         self._now_ms = now_ms
-        self._beside = beside
+        self._run_in_thread = run_in_thread
         self._frames = frames
         self._lock = threading.Lock()
         self._is_open = self._is_running = False
@@ -64,11 +64,11 @@ class StackTap:
     def follow(self, names: Collection[str]) -> None:
         """Sample while the tap is open."""
         self._is_open = bool(names)
-        if self._is_open and self._beside is None:
+        if self._is_open and self._run_in_thread is None:
             self.sample()
-        elif self._is_open and not self._is_running and self._beside is not None:
+        elif self._is_open and not self._is_running and self._run_in_thread is not None:
             self._is_running = True
-            self._beside(self._run)
+            self._run_in_thread(self._run)
 
     def take(self) -> Mapping[str, Sequence[bytes]]:
         """Return the counts since the last call."""
@@ -96,7 +96,7 @@ class StackTap:
     def sample(self) -> None:
         """Count the stack of every thread but this one."""
         threads = {thread.ident: thread for thread in threading.enumerate()}
-        own = threading.get_ident() if self._beside is not None else 0
+        own = threading.get_ident() if self._run_in_thread is not None else 0
         with self._lock:
             self._count += 1
             for ident, frame in self._frames().items():

@@ -19,7 +19,7 @@ class TracingExtension(WorkerExtension):
         senders = parts.task_set.senders()
         others = (
             Traces(senders, owner, clock.now_us),
-            StackTap(owner, clock.now_ms, parts.beside),
+            StackTap(owner, clock.now_ms, parts.run_in_thread),
         )
         self._taps = Taps(senders, parts.transport, clock.now_ms, others)
 
