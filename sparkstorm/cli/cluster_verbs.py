@@ -1,4 +1,8 @@
-"""Verbs that ask a running cluster: their connection, the read model, and --watch."""
+"""Parts of all verbs that ask a running cluster: connection, read model (`sampled`), and --watch.
+
+Apart from `common.py`, which verbs without a cluster import too: they pay for no client of a store
+(decision 68).
+"""
 
 from __future__ import annotations
 
