@@ -474,6 +474,13 @@ def test_the_modules_of_the_architecture_are_those_of_the_package() -> None:
             )
             stems_by_folder.setdefault(folder, []).append(path.stem)
     assert listed == {name: sorted(stems) for name, stems in stems_by_folder.items()}
+    tables = re.findall(r"^\| in ([\w/]+) \| \|\n\|---\|---\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    described = {
+        folder: re.findall(r"^\| (\w+) \| .+ \|$", rows, re.MULTILINE) for folder, rows in tables
+    }
+    assert described.keys() == {"common/model/", "common/stores/", "driver/", "cli/"}
+    for folder, stems in described.items():
+        assert sorted(stems) == listed[folder]
 
 
 def test_the_page_of_upgrades_names_the_versions_of_formats() -> None:
