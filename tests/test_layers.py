@@ -59,6 +59,9 @@ PURE = {
 PURE_MODULES = tuple(
     f"extensions/{name}"
     for name in (
+        "autoscale/model.py",
+        "autoscale/planning.py",
+        "autoscale/reading.py",
         "laboratory/",
         "upgrade/gray_upgrade.py",
         "upgrade/judgement.py",

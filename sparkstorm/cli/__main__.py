@@ -75,6 +75,7 @@ GROUPS: dict[str, dict[str, dict[str, str]]] = {
             "activate": "let a topology's spouts emit",
             "deactivate": "let a topology's spouts rest",
             "rebalance": "change workers, executors or configuration; the plan is shown first",
+            "scale": "how many executors and workers a topology needs, by true rates; apply it",
             "restart": "restart a topology's workers; nothing is moved or lost",
             "log-level": "set levels of loggers in a topology's workers",
             "blob": "files that the cluster keeps for its topologies: list, create, update, delete",

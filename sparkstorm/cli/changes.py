@@ -1,5 +1,5 @@
-"""Verbs that change a topology: kill, activate, deactivate, rebalance, restart, log-level; and the
-blobs that topologies use.
+"""Verbs that change a topology: kill, activate, deactivate, rebalance, scale, restart, log-level; and
+the blobs that topologies use.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.control_plane.blobs.named import check_size
 from sparkstorm.driver.console import is_wanted
 from sparkstorm.driver.job_options import add_overrides
+from sparkstorm.extensions.autoscale.model import Plan
+
+_SCALE_TITLES = ("component", "rows/s", "per executor", "busy", "wanted", "executors")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -53,6 +56,10 @@ def add_verbs(verbs: Any) -> None:
     add_topology_verb(verbs, "activate", activate)
     add_topology_verb(verbs, "deactivate", deactivate)
     _add_rebalance(verbs)
+    verb = add_topology_verb(verbs, "scale", scale)
+    verb.add_argument("--why", action="store_true", help="a sentence for each component")
+    verb.add_argument("--apply", action="store_true", help="carry the plan out, after a question")
+    verb.add_argument("--yes", action="store_true", help="do not ask")
     verb = add_topology_verb(verbs, "restart", restart)
     verb.add_argument("--worker", metavar="NODE:PORT", help="this worker alone")
     verb = add_topology_verb(verbs, "log-level", log_level)
@@ -268,6 +275,69 @@ def rebalance(arguments: argparse.Namespace) -> int:
         )
         say(arguments, f"{handle.topology_id} is rebalanced{less}", plan_record(plan))
     return OK
+
+
+def scale(arguments: argparse.Namespace) -> int:
+    """Show how many executors and workers a topology needs for what arrives and for its backlog,
+    from its true rates (rows by the time that they take); carry it out with --apply.
+    """
+    with opened(arguments, writes=arguments.apply) as cluster:
+        handle = cluster.topology(arguments.name)
+        plan = handle.scaling.plan()
+        record = scale_record(handle.topology_id, plan)
+        if not is_for_programs(arguments):
+            show(scale_text(plan, arguments.why, columns()))
+        if not arguments.apply or not plan.is_change:
+            if is_for_programs(arguments):
+                write_json(record)
+            return OK
+        if not arguments.yes and not is_wanted():
+            print("nothing was changed; --yes carries the plan out", file=sys.stderr)
+            return FAILED
+        handle.scaling.apply(plan, steps(arguments))
+    say(arguments, f"{handle.topology_id} is scaled", record)
+    return OK
+
+
+def scale_text(plan: Plan, is_why: bool = False, width: int | None = None) -> str:
+    """Return a plan as text; its lines have `width` columns at most."""
+    rows = [
+        (
+            part.id,
+            _rate(part.rows_per_s),
+            "-" if part.true_rate is None else _rate(part.true_rate),
+            f"{part.busy:.0%}",
+            _rate(part.wanted_per_s),
+            _change(part.executors, part.wanted),
+        )
+        for part in plan.components
+    ]
+    lines = [table(_SCALE_TITLES, rows, width)]
+    for part in plan.components:
+        if is_why or part.executors != part.wanted:
+            lines.append(f"{part.id}: {part.why}")
+        if part.bottleneck:
+            lines.append(f"bottleneck: {part.bottleneck}")
+    change = _change(plan.workers, plan.wanted_workers)
+    lines.append(f"workers: {change}: {plan.why}")
+    if plan.shortage:
+        lines.append(f"shortage: {plan.shortage}")
+    if not plan.is_change:
+        lines.append(f"nothing to change: {counted(plan.workers, 'worker')} and these executors do")
+    return "\n".join(lines)
+
+
+def scale_record(topology_id: str, plan: Plan) -> dict[str, Any]:
+    """Return a plan for programs."""
+    return {"topology_id": topology_id, **asdict(plan), "is_change": plan.is_change}
+
+
+def _change(now: int, wanted: int) -> str:
+    return str(now) if now == wanted else f"{now} -> {wanted}"
+
+
+def _rate(rows_per_s: float) -> str:
+    return f"{rows_per_s:,.0f}" if rows_per_s >= 10 else f"{rows_per_s:.1f}"
 
 
 def rebalance_options(arguments: argparse.Namespace) -> RebalanceOptions:

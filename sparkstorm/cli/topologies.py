@@ -9,11 +9,21 @@ from dataclasses import asdict
 from typing import Any
 
 from sparkstorm.cli.cluster_verbs import add_watched_verb, opened, sampled, sampled_topology
-from sparkstorm.cli.common import FAILED, NAME_HELP, OK, add_window, lasted, when, write
+from sparkstorm.cli.common import (
+    FAILED,
+    NAME_HELP,
+    OK,
+    add_window,
+    is_for_programs,
+    lasted,
+    when,
+    write,
+)
 from sparkstorm.cli.doctor import culprit_lines
 from sparkstorm.cli.terminal import columns, show, table
+from sparkstorm.client import TopologyHandle
 from sparkstorm.common.clock import SystemClock
-from sparkstorm.common.errors import StoreUnavailableError
+from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
 from sparkstorm.common.model.assignment import FAILED as CANNOT_START
 from sparkstorm.common.model.failure import Cause, FailureGroup
 from sparkstorm.common.model.names import counted, driver_of_node, shown
@@ -29,6 +39,7 @@ from sparkstorm.control_plane.insight.records import (
     to_json,
 )
 from sparkstorm.driver.console import held_lines
+from sparkstorm.extensions.autoscale.settings import ModeSettings
 
 _LAST_ERROR = 60  # as long as a row of `tasks` without it: the double would fold every table
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked")
@@ -117,10 +128,25 @@ def status(arguments: argparse.Namespace) -> int:
         return cluster_status(arguments)
     with opened(arguments) as cluster:
         view = sampled_topology(arguments, cluster)
+        scaling = (
+            "" if is_for_programs(arguments) else scaling_line(cluster.topology(view.id), view)
+        )
     rows = [{"component": name, **sums} for name, sums in counts_by_component(view).items()]
     if not write(arguments, to_json(view), rows):
-        show(status_text(view, SystemClock().now_ms(), columns()))
+        show(status_text(view, SystemClock().now_ms(), columns()) + scaling)
     return OK if view.is_well else FAILED
+
+
+def scaling_line(handle: TopologyHandle, view: TopologyReport) -> str:
+    """Return the plan of a topology with `topology.autoscale` as a line; empty without one."""
+    mode = ModeSettings.of(view.conf).mode
+    if not mode:
+        return ""
+    try:
+        sentence = handle.scaling.plan().sentence()
+    except SparkStormError as error:  # not measured yet; the rest of the status is
+        sentence = str(error)
+    return f"\nautoscale {'is on' if mode is True else 'advises'}: {shown(sentence)}"
 
 
 def tasks(arguments: argparse.Namespace) -> int:

@@ -368,8 +368,16 @@ class TopologyHandle:
         """Its gray upgrade (`sparkstorm.extensions.upgrade.handle.Upgrades`): start, go on,
         complete, roll back, status.
         """
-        (upgrades,) = extensions_at("handle")
+        upgrades, _ = extensions_at("handle")
         return upgrades(self.topology_id, self.name, self._cluster)
+
+    @property
+    def scaling(self) -> Any:
+        """Its scaling by true rates (`sparkstorm.extensions.autoscale.handle.Scaling`): plan,
+        apply.
+        """
+        _, scaling = extensions_at("handle")
+        return scaling(self.topology_id, self.name, self._cluster)
 
     def log_slots(self) -> list[str]:
         """Return the slots ("node:port") of the workers whose last lines are kept."""

@@ -13,8 +13,12 @@ from importlib import import_module
 from typing import Any, Final
 
 BUILT_IN: Final[Mapping[str, tuple[str, ...]]] = {
-    # makes `upgrade` of client.handle.TopologyHandle of a topology's id, name and ClusterAccess
-    "handle": ("sparkstorm.extensions.upgrade.handle:Upgrades",),
+    # make `upgrade` and `scaling` of client.handle.TopologyHandle, each of a topology's id, name
+    # and ClusterAccess
+    "handle": (
+        "sparkstorm.extensions.upgrade.handle:Upgrades",
+        "sparkstorm.extensions.autoscale.handle:Scaling",
+    ),
     # names of the public module sparkstorm.replay
     "replay": (
         "sparkstorm.extensions.recording.capsule_files:write_capsule",
@@ -24,7 +28,10 @@ BUILT_IN: Final[Mapping[str, tuple[str, ...]]] = {
     # makes a client's reader of a topology that lies in several Redis servers
     "reader": ("sparkstorm.extensions.cells.cells_reader:RedisCellsReader",),
     # classes of control_plane.nimbus.extension.NimbusExtension
-    "nimbus": ("sparkstorm.extensions.upgrade.nimbus_duty:GrayUpgrades",),
+    "nimbus": (
+        "sparkstorm.extensions.upgrade.nimbus_duty:GrayUpgrades",
+        "sparkstorm.extensions.autoscale.nimbus_duty:Autoscaler",
+    ),
     # classes of control_plane.supervisor.extension.SlotExtension
     "slot": ("sparkstorm.extensions.upgrade.slot_duty:SlotUpgrades",),
     # joins a worker's transport with those to the other Redis servers of its topology

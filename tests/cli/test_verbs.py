@@ -51,7 +51,7 @@ from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.data_plane.transport.base import Commit
 from sparkstorm.data_plane.transport.connection import Link
 from sparkstorm.data_plane.transport.keys import Keys
-from sparkstorm.data_plane.transport.progress import Progress, TaskCounts
+from sparkstorm.data_plane.transport.progress import EdgeCounts, Progress, TaskCounts
 from sparkstorm.data_plane.transport.redis import RedisTransport
 from sparkstorm.driver.nimbus_thread import NimbusThread
 from sparkstorm.extensions.embedded import RedisServer, ZooKeeperServer
@@ -400,6 +400,75 @@ def test_status_and_doctor_name_the_same_fault(
             assert main([verb, "words"]) == 1
             assert "late   count      count: 7 of 2,000 inputs" in capsys.readouterr().out
         assert sentences[0] == sentences[1] and "count: 7 of 2,000 inputs came" in sentences[0]
+
+
+def counted(tasks: dict[int, str], began_ms: int, minutes: int) -> bytes:
+    """What a worker has counted after so many minutes: `split` took 1 ms for each of 900 rows per
+    second, `count` none.
+    """
+    rows = 54_000 * minutes
+    counts = {
+        task: TaskCounts(
+            name,
+            1,
+            emitted=rows if name == "lines" else 0,
+            executed=rows // 4 if name == "split" else 0,
+            busy_us=250 * rows if name == "split" else 0,
+        )
+        for task, name in tasks.items()
+    }
+    edges = {("lines", "default", "split"): EdgeCounts(rows, rows, 1, rows)}
+    now_ms = began_ms + 60_000 * minutes
+    return Progress(counts, started_ms=began_ms, now_ms=now_ms, edges=edges).encode()
+
+
+def test_a_plan_of_scale_is_shown_explained_and_carried_out(
+    bench: Bench,
+    words: TopologyHandle,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
+    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
+    told = said(capsys, "scale", "words", status=1)
+    assert told.startswith("words cannot be scaled yet: its workers have run for ")
+
+    said(capsys, "rebalance", "words", "-e", "split=1", "--wait", "0", "--yes")
+    assignment = bench.state.read_assignment(words.topology_id)
+    assert assignment is not None
+    long_ago_ms = SystemClock().now_ms() - 7_200_000
+    starts = dict.fromkeys(assignment.start_ms_by_executor, long_ago_ms)
+    changed = replace(assignment, version=assignment.version + 1, start_ms_by_executor=starts)
+    bench.state.write_assignment(changed)
+    slot = str(min(words.slots()))
+    tasks = {task: info.component_id for task, info in words.tasks().items()}
+    transport = RedisTransport(bench.redis, words.topology_id)
+    with contextlib.closing(transport):
+        transport.claim(slot, dict.fromkeys(tasks, 1))
+        began_ms = SystemClock().now_ms() - 240_000
+        for minute in range(5):
+            data = counted(tasks, began_ms, minute)
+            before = (minute, counted(tasks, began_ms, minute - 1)) if minute else None
+            transport.commit(
+                Commit(slot, dict.fromkeys(tasks, 1), 0, minute + 1, progress=data, earlier=before)
+            )
+    shown = said(capsys, "scale", "words").splitlines()
+    assert shown[0].split() == ["component", "rows/s", "per", "executor", "busy", "wanted", "executors"]  # fmt: skip
+    # 900 a second, less what the records were old when they were read
+    split = shown[3].split()
+    assert [split[0], split[2], *split[5:]] == ["split", "1,000", "1", "->", "2"]
+    assert " rows/s wanted, an executor does 1,000 rows/s, at 60%: 2 executors" in shown[4]
+    assert shown[5].startswith("workers: 1 -> 2: 0.9 cores at the wanted rates")
+    assert "count: it has executed nothing" in said(capsys, "scale", "words", "--why")
+    plan = read(capsys, "scale", "words")
+    assert (plan["workers"], plan["wanted_workers"], plan["is_change"]) == (1, 2, True)
+    assert "--yes carries the plan out" in said_both(capsys, "scale", "words", "--apply")[1]
+    assert len(words.slots()) == 1
+    done = said(capsys, "scale", "words", "--apply", "--yes")
+    assert done.endswith(f"{words.topology_id} is scaled\n")
+    assert len(words.slots()) == 2
+    base = bench.state.read_base(words.topology_id)
+    assert base is not None and base.executors_by_component["split"] == 2
 
 
 def test_files_of_a_users_own_are_below_the_folder_of_the_submission(

@@ -1,0 +1,1 @@
+"""Scaling by true rates: a topology's executors and workers from what it was measured to do."""
