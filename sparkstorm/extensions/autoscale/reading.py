@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sparkstorm.common.model.assignment import Assignment, TopologyBase, WorkerBeat
+from sparkstorm.common.model.assignment import Assignment, TopologyBase
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.control_plane.insight.health import StoreLook, loads
 from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
