@@ -6,9 +6,11 @@ import importlib.util
 import json
 import os
 import runpy
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,15 +18,17 @@ from xml.etree import ElementTree
 import deltalake
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.common.config import merge
 from sparkstorm.driver.job_file import make_topology, read_job_file
 from sparkstorm.notebook.topology_graph import graph_of, picture
+from sparkstorm.replay import replay_locally
 from sparkstorm.testing import complete_topology
 
 FOLDER = Path(__file__).parents[1] / "examples"
-MAKES_DATA = {"access_logs", "changes", "clicks", "fraud", "iot", "iot_stats"}
+MAKES_DATA = {"access_logs", "changes", "clicks", "fraud", "iot", "iot_stats", "payments"}
 CHECKED = MAKES_DATA | {"orders", "shout"}
 
 
@@ -76,9 +80,9 @@ def test_the_job_of_an_example_reads_what_its_file_has_made(
     # The tutorial has a module of this name too, and its test may have run in this process.
     monkeypatch.delitem(sys.modules, name, raising=False)
     topology, modules = make_topology(read_job_file(str(FOLDER / f"{name}.yaml")))
+    done = complete_topology(topology)
     for module in modules:
         monkeypatch.delitem(sys.modules, module)
-    done = complete_topology(topology)
     assert made >= 3000 and done.dead_letters == []
     assert made == sum(len(done[spout.id]) for spout in topology.spouts)
 
@@ -164,6 +168,32 @@ def test_fraud(monkeypatch: pytest.MonkeyPatch) -> None:
         len(set(blocked)) == module.MOST and set(blocked) <= ids[card]
         for card, blocked in done["block"]
     )
+
+
+def test_payments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = example("payments", monkeypatch)
+    module.main()
+    done = complete_topology(module.build())
+    orders, payments = module.rows()
+    paid_by_order = {order: (paid, method, at_ms) for order, paid, method, at_ms in payments}
+    with closing(sqlite3.connect("shop.db")) as db:
+        country_by_user = dict(db.execute("SELECT name, country FROM users"))
+        table = sorted(db.execute("SELECT * FROM paid_orders"))
+    wanted = []
+    for order, user, amount, at_ms in orders:
+        paid, method, paid_ms = paid_by_order.get(order, (None, None, None))
+        score = 0.0 if paid is None else 0.5 - abs(1 - paid / amount)
+        country = country_by_user.get(user)
+        wanted.append((order, user, amount, at_ms, paid, method, paid_ms, country, score))
+    assert table == sorted(wanted)
+    files = pa.concat_tables(map(pq.read_table, sorted(Path("by_day").rglob("*.parquet"))))
+    assert sorted(row["order_id"] for row in files.to_pylist()) == sorted(row[0] for row in wanted)
+    assert len({path.parent.name for path in Path("by_day").rglob("*.parquet")}) > 5
+    odd = {row[0] for row in wanted if row[-1] < module.ODD}
+    assert odd and {order for order, _, _ in done["alerts"]} == odd
+    sources = {"orders": orders, "payments": payments}
+    assert sorted(replay_locally(module.build(), sources)["score"]) == sorted(wanted)
 
 
 def test_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

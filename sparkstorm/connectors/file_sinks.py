@@ -9,7 +9,7 @@ import io
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, TypedDict
@@ -45,12 +45,12 @@ class FileSizes(TypedDict, total=False):
 class FileSink(TransactionalSink):
     """Sink that writes rows to files of a folder ("out", "s3://bucket/out"), exactly once.
 
-    `schema` declares the columns: "user string, clicks bigint", or a `pyarrow.Schema`; Parquet
-    needs one. An epoch is staged under `_staging` and appears by a rename (in an object store: by a
-    copy of one object), so that a reader of the folder sees all of it or nothing. An epoch lasts
-    `flush_secs`, or `flush_rows` rows. Small files are compacted: while a task's newest file has
-    less than `target_bytes`, the next epoch replaces it by one with the rows of both, in the same
-    rename.
+    `schema` declares the columns: "user string, clicks bigint", types by name, or a
+    `pyarrow.Schema`; Parquet needs one. An epoch is staged under `_staging` and appears by a rename
+    (in an object store: by a copy of one object), so that a reader of the folder sees all of it or
+    nothing. An epoch lasts `flush_secs`, or `flush_rows` rows. Small files are compacted: while a
+    task's newest file has less than `target_bytes`, the next epoch replaces it by one with the rows
+    of both, in the same rename.
 
     `partition_by` names fields by whose values rows are put into folders as Hive and Spark lay them
     out, "country=FR/city=Nice"; the files leave these fields out. `day_of` names a field of
@@ -406,11 +406,13 @@ def _in_folder(folder: str, name: str) -> str:
 
 
 def read_arrow_schema(schema: Any) -> Any:
-    """Return a `pyarrow.Schema` from one, or from "word string, n bigint"."""
+    """Return a `pyarrow.Schema` from one, from "word string, n bigint", or from types by name."""
     import pyarrow as pa
 
     if isinstance(schema, pa.Schema):
         return schema
+    if isinstance(schema, Mapping):
+        schema = ", ".join(f"{name} {kind}" for name, kind in schema.items())
     try:
         return pa.schema([(name, arrow_type(kind)) for name, kind in parse_columns(schema)])
     except ValueError as error:
