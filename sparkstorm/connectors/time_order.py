@@ -76,12 +76,13 @@ class _TimedPartition:
     time so far.
     """
 
-    __slots__ = ("clock", "heard_ms", "is_at_end", "waiting")
+    __slots__ = ("clock", "ended_ms", "heard_ms", "is_at_end", "waiting")
 
     def __init__(self, heard_ms: int) -> None:
         self.clock = NO_TIME
         self.heard_ms = heard_ms
         self.is_at_end = False
+        self.ended_ms = heard_ms
         self.waiting: deque[tuple[int, Any]] = deque()
 
 
@@ -91,11 +92,13 @@ class PartitionOrder:
     A record goes out when no partition that still has records can have an older clock. So a record
     is behind the newest one that was given out by as much as it is behind its own partition's
     newest, and no more: with a lag that covers the disorder within a partition, none is late. A
-    partition is not waited for at its end, and after `idle_ms` of polls that brought nothing of it.
+    partition is not waited for after `idle_ms` of polls that brought nothing of it, and after
+    `end_wait_ms` of polls at its end (KIP-353's max.task.idle.ms).
     """
 
-    def __init__(self, idle_ms: int) -> None:
+    def __init__(self, idle_ms: int, end_wait_ms: int = 0) -> None:
         self._idle_ms = idle_ms
+        self._end_wait_ms = end_wait_ms
         self._polled_ms = 0
         self._partitions: dict[str, _TimedPartition] = {}
         self._ready: deque[Any] = deque()
@@ -120,7 +123,10 @@ class PartitionOrder:
 
     def note_end(self, partition_name: str) -> None:
         """Take note that a partition has nothing behind what was put."""
-        self._partitions[partition_name].is_at_end = True
+        partition = self._partitions[partition_name]
+        if not partition.is_at_end:
+            partition.ended_ms = self._polled_ms
+        partition.is_at_end = True
 
     def note_poll(self, taken_ms: int) -> None:
         """Take note of the time that a poll for records took."""
@@ -148,12 +154,13 @@ class PartitionOrder:
         """Return whether every partition was read to its end, and everything given out."""
         return self.is_empty and all(partition.is_at_end for partition in self._partitions.values())
 
+    def _is_awaited(self, partition: _TimedPartition) -> bool:
+        if partition.is_at_end:
+            return self._polled_ms - partition.ended_ms < self._end_wait_ms
+        return self._polled_ms - partition.heard_ms < self._idle_ms
+
     def _sort(self) -> None:
-        awaited = [
-            partition.clock
-            for partition in self._partitions.values()
-            if not partition.is_at_end and self._polled_ms - partition.heard_ms < self._idle_ms
-        ]
+        awaited = [part.clock for part in self._partitions.values() if self._is_awaited(part)]
         bound = min(awaited, default=None)
         if len(self._partitions) == 1:
             [only] = self._partitions.values()

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -485,3 +486,42 @@ def test_a_silent_partition_is_not_waited_for_longer_than_it_may_be_idle() -> No
     order.put("b", [(1, "b1")])
     order.put("a", [(9, "a9")])
     assert order.take(10) == ["b1"]
+
+
+def test_a_partition_at_its_end_is_waited_for_as_long_as_it_says() -> None:
+    order = PartitionOrder(1000, end_wait_ms=500)
+    for name in "ab":
+        order.add(name)
+        order.note_end(name)
+    order.put("a", [(5, "a5")])
+    order.note_end("a")
+    order.note_poll(499)
+    order.note_end("b")  # said again, which begins no new wait
+    assert order.take(10) == []
+    order.put("b", [(3, "b3")])
+    order.note_end("b")
+    assert order.take(10) == ["b3"]
+    order.note_poll(499)
+    assert order.take(10) == []
+    order.note_poll(1)
+    assert order.take(10) == ["a5"]
+
+
+@given(TIMES, st.data())
+def test_what_is_written_while_it_is_followed_goes_out_in_order_if_ends_are_waited_for(
+    times: list[list[int]], data: st.DataObject
+) -> None:
+    order, given = PartitionOrder(1000, end_wait_ms=1000), list[int]()
+    left = [sorted(each) for each in times]
+    for place in range(len(times)):
+        order.add(str(place))
+    while any(left):
+        place = data.draw(st.sampled_from([n for n, rest in enumerate(left) if rest]))
+        time_ms = left[place].pop(0)
+        order.put(str(place), [(time_ms, time_ms)])
+        order.note_end(str(place))  # each record is the last one for now
+        given += order.take(data.draw(st.integers(1, 10)))
+    order.note_poll(1000)
+    while taken := order.take(7):
+        given += taken
+    assert given == sorted(given) == sorted(chain.from_iterable(times))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -32,14 +32,15 @@ from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.connectors import KafkaSink, KafkaSource
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka import sink as kafka_sink
-from sparkstorm.connectors.kafka.source import batch_maker
-from sparkstorm.testing import CaptureBolt, LocalCluster
+from sparkstorm.connectors.kafka.records import batch_maker, meta_fields
+from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from sparkstorm.testing.servers import KafkaServer
-from tests.connectors.crashing_sink import die_everywhere, feed
+from tests.connectors.crashing_sink import CrashingSink, die_everywhere, feed
 from tests.connectors.test_bad_input import ROWS, Relieved, disk_of, fill, write
 from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.leaks import keep_children
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 names = (f"topic-{number}" for number in itertools.count())
@@ -476,7 +477,7 @@ def test_a_poison_record_costs_itself_only(kafka: KafkaServer) -> None:
         cluster.run_until(lambda: len(rows.values) >= 40 and len(bad.values) >= 2)
     assert sorted(int(row[0]) for row in rows.values) == list(range(40))
     # a tombstone
-    assert bad.values[1][0] == f"{name}/0/41" and "not a JSON object" in bad.values[1][2]
+    assert bad.values[1][0] == f"{name}/0/41" and "a tombstone" in bad.values[1][2]
     assert bad.values[0][0] == f"{name}/0/20" and "not valid UTF-8" in bad.values[0][2]
 
 
@@ -530,12 +531,13 @@ _ODD = [
     b"{}", b'{"x": {"n": [1]}}', b'{"n": null, "d": 1}', b'{"n": 01}', b'{"b": "true"}', b'{"n": -0}', b"{}{}",
     b'{"d": 9007199254740993}', b'{"d": -9007199254740993}', b'{"d": 1e300}',
 ]  # fmt: skip
+_META = meta_fields([], False, None)
 _FIELDS = {"n": "bigint", "t": "string", "d": "double", "b": "boolean"}
 
 
 def test_a_batch_is_what_its_rows_would_be_or_none() -> None:
-    make, parse = batch_maker(_FIELDS, False), json_parser(_FIELDS)
-    assert make is not None and batch_maker({"n": "any"}, False) is None
+    make, parse = batch_maker(_FIELDS, False, _META), json_parser(_FIELDS)
+    assert make is not None and batch_maker({"n": "any"}, False, _META) is None
     made = 0
     for values in [*([value] for value in _ODD), *itertools.product(_ODD, repeat=2)]:
         batch = make(
@@ -583,6 +585,173 @@ def test_a_column_bolt_gets_what_rows_would_be(kafka: KafkaServer) -> None:
 
 def _are_all(rows: CaptureBolt, bad: CaptureBolt, most: int) -> bool:
     return len(rows.values) + len(bad.values) >= most
+
+
+Record = tuple[Any, Any, Any, int]
+
+
+def records_of(kafka: KafkaServer, name: str) -> list[Record]:
+    """Return key, value, headers and time of every committed record."""
+    own = {"group.id": "check", "isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.address, "auto.offset.reset": "earliest", **own}
+    )
+    consumer.assign([TopicPartition(name, 0, 0)])
+    found: list[Record] = []
+    while True:
+        for message in consumer.consume(100, 1.0):
+            if message.error():
+                consumer.close()
+                return found
+            headers = message.headers() or []
+            found.append((message.key(), message.value(), headers, message.timestamp()[1]))
+
+
+ODD_RECORDS: list[Record] = [
+    (b"\xff\x00", b"\xfe", [("trace", b"\xff"), ("trace", b"2"), ("empty", b""), ("none", None)], 5),
+    (None, b"{}", [], 6),
+    (b"gone", None, [("\u00e9", b"x")], 7),
+    (b"", b"", [], 8),
+]  # fmt: skip
+
+
+def put(kafka: KafkaServer, name: str, records: list[Record]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.address})
+    for key, value, headers, time_ms in records:
+        producer.produce(name, value, key, timestamp=time_ms, headers=headers)
+    assert producer.flush(20) == 0
+
+
+def test_a_topic_is_copied_with_its_headers_bytes_and_tombstones_whatever_dies(
+    kafka: KafkaServer,
+) -> None:
+    name = topic(kafka)
+    put(kafka, name, ODD_RECORDS)
+    source = KafkaSource(
+        kafka.address, name, binary=True, binary_key=True, headers="headers", follow=False
+    )
+    rows = Bench(source).until(4)  # type: ignore[arg-type]
+    source.close()
+    assert [list(row[6]) for row in rows] == [
+        [list(pair) for pair in headers] for _, _, headers, _ in ODD_RECORDS
+    ]
+    fields = ["value", "key", "topic", "partition", "offset", "time_ms", "headers"]
+    number, left = 0, Shared([0])
+    while left.value[0] <= 0:
+        target, left = topic(kafka), Shared([number])
+        sink = KafkaSink(
+            kafka.address, target, key="key", value="value", time="time_ms", headers="headers"
+        )
+        assert feed(CrashingSink(sink, left), fields, rows) == []
+        assert records_of(kafka, target) == ODD_RECORDS, f"death at phase {number}"
+        number += 1
+    assert number > 4
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("tombstones", ["emit", "skip", "bad", None])
+def test_tombstones_are_emitted_left_out_or_bad(
+    kafka: KafkaServer, tombstones: str | None, columns: bool
+) -> None:
+    name = topic(kafka)
+    put(kafka, name, [(b"a", b'{"n": 1}', [], 5), (b"a", None, [], 6)])
+    put(kafka, name, [(b"b", b'{"n": 2}', [], 7), (b"b", None, [], 8)])
+    rows, bad, builder = CaptureBolt(), CaptureBolt(), TopologyBuilder()
+    source = KafkaSource(
+        kafka.address, name, {"n": "bigint"}, tombstones=tombstones, binary_key=True, follow=False
+    )
+    builder.set_spout("kafka", source)
+    if columns:
+        builder.set_bolt("columns", Columns(), inputs="kafka")
+    builder.set_bolt("rows", rows, inputs="columns" if columns else "kafka")
+    builder.set_bolt("bad", bad, inputs="kafka:bad")
+    emitted = {"emit": 4}.get(str(tombstones), 2)
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        wanted = emitted if tombstones in ("emit", "skip") else 4
+        cluster.run_until(lambda: len(rows.values) + len(bad.values) >= wanted)
+        cluster.run_until_idle()
+    found = [tuple(row[0]) if columns else row for row in rows.values]
+    assert sorted((row[1], row[0]) for row in found if row[0] is not None) == [(b"a", 1), (b"b", 2)]
+    assert sorted(row[1] for row in found if row[0] is None) == [b"a", b"b"][: emitted - 2]
+    assert all("a tombstone" in row[2] for row in bad.values)
+    assert len(bad.values) == (2 if tombstones in ("bad", None) else 0)
+
+
+@pytest.mark.parametrize("time", [None, "n", lambda record: record["n"]])
+def test_the_position_is_behind_tombstones_that_are_left_out(kafka: KafkaServer, time: Any) -> None:
+    name = topic(kafka)
+    tail: list[Record] = [(b"a", None, [], 6), (b"b", None, [], 7)]
+    put(kafka, name, [(b"a", b'{"n": 5}', [], 5), *tail])
+    source = KafkaSource(kafka.address, name, {"n": "bigint"}, tombstones="skip", time=time)
+    bench: Any = Bench(source)  # type: ignore[arg-type]
+    assert [row[:2] for row in bench.until(1)] == [(5, "a")]
+    wait_until(lambda: bench.step(100) == [] and source.snapshot() == {f"{name}/0": 3}, "it is")
+    assert bench.kept[-1] == {f"{name}/0": 3} and bench.errors == []
+    source.close()
+    emitting = KafkaSource(
+        kafka.address, name, {"n": "bigint"}, tombstones="emit", time=time, follow=False
+    )
+    found = Bench(emitting).until(3)  # type: ignore[arg-type]
+    assert [(row[0], row[1], row[5]) for row in found] == [
+        (5, "a", 5),
+        (None, "a", 6),
+        (None, "b", 7),
+    ]
+    emitting.close()
+
+
+def test_partitions_that_are_written_while_they_are_followed_are_in_step_if_ends_are_waited_for(
+    kafka: KafkaServer,
+) -> None:
+    name = topic(kafka, 2)
+    produce(kafka, name, [{"t": 10}], 0)
+    source = KafkaSource(kafka.address, name, {"t": "bigint"}, time="t", end_wait_secs=60)
+    bench: Any = Bench(source)  # type: ignore[arg-type]
+    for _ in range(5):
+        assert bench.step(100) == []
+    for time_ms, partition, wanted in ((5, 1, [5]), (20, 0, []), (12, 1, [10, 12]), (30, 1, [20])):
+        produce(kafka, name, [{"t": time_ms}], partition)
+        assert [row[0] for row in bench.until(len(wanted))] == wanted if wanted else True
+    source.close()
+
+
+def test_a_row_without_values_is_a_tombstone_and_headers_are_none_of_the_values(
+    kafka: KafkaServer,
+) -> None:
+    name = topic(kafka, config={"cleanup.policy": "compact"})
+    sink = KafkaSink(kafka.address, name, key="k", time="at", headers="more", tombstones=True)
+    rows: list[Any] = [
+        ["a", 1, 5, {"by": "x", "raw": b"\xff", "none": None}],
+        ["a", None, 6, [["by", "y"]]],
+        ["b", 0, 7, None],
+        ["b", 1, 8, "text"],
+        ["b", 1, 9, [["by", 5]]],
+        ["b", 1, 10, [["by", "x" * 1_100_000]]],
+    ]
+    letters = feed(sink, ["k", "n", "at", "more"], rows)
+    assert records_of(kafka, name) == [
+        (b"a", b'{"k":"a","n":1,"at":5}', [("by", b"x"), ("raw", b"\xff"), ("none", None)], 5),
+        (b"a", None, [("by", b"y")], 6),
+        (b"b", b'{"k":"b","n":0,"at":7}', [], 7),
+    ]
+    reasons = {letter.values[2]: letter.reason for letter in letters}
+    assert reasons.keys() == {8, 9, 10} and "too large" in reasons[10]
+    assert "field 'more' has 'text', no header: [name, bytes or text]" in reasons[8]
+    assert "field 'more' has a int as header 'by'; a header is bytes or text" in reasons[9]
+
+
+def test_wrong_names_of_headers_and_tombstones_are_one_sentence() -> None:
+    for options, sentence in (
+        ({"headers": "topic"}, "'topic' is the name of two fields of a tuple"),
+        ({"headers": "n"}, "'n' is the name of two fields of a tuple"),
+        ({"tombstones": "drop"}, "tombstones is one of emit, skip, bad, not 'drop'"),
+    ):
+        with pytest.raises(InvalidConfigError, match=f"^KafkaSource: {sentence}"):
+            KafkaSource("h:1", "t", {"n": "bigint"}, **cast(Any, options))
+    for options in ({}, {"key": "k", "value": "v"}):
+        with pytest.raises(InvalidConfigError, match=r"^KafkaSink: tombstones needs a key, and no"):
+            KafkaSink("h:1", "t", tombstones=True, **cast(Any, options))
 
 
 def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(

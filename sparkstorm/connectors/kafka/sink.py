@@ -18,6 +18,7 @@ from sparkstorm.connectors.kafka.client import (
     is_lasting,
     topic_name,
 )
+from sparkstorm.connectors.kafka.records import pairs_of
 from sparkstorm.connectors.patience import Secret
 
 _LOOK_SECS = 0.01
@@ -28,8 +29,11 @@ class KafkaSink(TransactionalSink):
     """Sink that produces rows to a Kafka topic in transactions, exactly once for readers with
     `read_committed`.
 
-    A record's value is a JSON object of the tuple, or the field `value` as it is (text or bytes);
-    `key` and `time` name fields of its key and its time in milliseconds. The epoch's number is
+    A record's value is a JSON object of the tuple, or the field `value` as it is (text or bytes, or
+    None: a tombstone); `key` and `time` name fields of its key and its time in milliseconds.
+    `headers` names a field of its headers, as KafkaSource gives them or a mapping, which the object
+    then leaves out. With `tombstones=True` a tuple that has None in each field but these is a
+    tombstone for its key. The epoch's number is
     committed in the same transaction, as an offset of the group
     `sparkstorm-<topology>/<component>/<task>`, and the rows are an outbox in the worker's commit:
     what a crash left open is aborted and produced anew, unless the number shows that it is there.
@@ -44,6 +48,8 @@ class KafkaSink(TransactionalSink):
         key: str | None = None,
         value: str | None = None,
         time: str | None = None,
+        headers: str | None = None,
+        tombstones: bool = False,
         options: Mapping[str, Any] | None = None,
         password_file: str | None = None,
         password_env: str | None = None,
@@ -55,6 +61,13 @@ class KafkaSink(TransactionalSink):
         self._key = key
         self._value = value
         self._time = time
+        self._headers = headers
+        if tombstones and (key is None or value is not None):
+            raise InvalidConfigError(
+                "KafkaSink: tombstones needs a key, and no value: where that names a field, its None is a tombstone"
+            )
+        self._tombstones = tombstones
+        self.input_fields = [name for name in (key, value, time, headers) if name is not None]
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
@@ -77,8 +90,12 @@ class KafkaSink(TransactionalSink):
         """Keep a row as key, value and time."""
         if self._value is None:
             if tup.source.fields != self._fields:
-                self._fields, self._to_json = tup.source.fields, row_writer(tup.source.fields)
-            value: Any = self._to_json(tup.values)
+                self._take_fields(tup.source.fields)
+            values = tup.values
+            if self._places is not None:
+                values = tuple(values[place] for place in self._places)
+            is_tombstone = self._tombstones and all(tup[n] is None for n in self._rest)
+            value: Any = None if is_tombstone else self._to_json(values)
         else:
             value = tup[self._value]
         if value is not None and type(value) not in (str, bytes):
@@ -92,10 +109,19 @@ class KafkaSink(TransactionalSink):
             raise ValueError(
                 f"field '{self._time}' is {time_ms!r:.60}, no time in milliseconds after 1970-01-01T00:00:00Z"
             )
-        self._rows.append(
-            [key if key is None or type(key) in (str, bytes) else to_json(key), value, time_ms]
-        )
+        row = [key if key is None or type(key) in (str, bytes) else to_json(key), value, time_ms]
+        if self._headers is not None:
+            row.append(pairs_of(self._headers, tup[self._headers]))
+        self._rows.append(row)
         self._tuples.append(tup)
+
+    def _take_fields(self, fields: tuple[str, ...]) -> None:
+        """Make the writer of a stream's rows as JSON."""
+        named = [name for name in fields if name != self._headers]
+        self._fields = fields
+        self._to_json = row_writer(named)
+        self._places = None if len(named) == len(fields) else list(map(fields.index, named))
+        self._rest = [name for name in named if name not in (self._key, self._time)]
 
     def prepare(self, epoch: int) -> Any:
         """Produce the rows in a transaction that stays open; return them as outbox."""
@@ -187,8 +213,8 @@ class KafkaSink(TransactionalSink):
 
         stop: Any = None
         try:
-            for key, value, time_ms in rows:
-                self._send(key, value, time_ms, report)
+            for row in rows:
+                self._send(row, report)
         except KafkaException as error:
             stop = error.args[0]
             if stop.code() != KafkaError._STATE:  # else a report has the reason
@@ -207,11 +233,13 @@ class KafkaSink(TransactionalSink):
         self._open = epoch
         return ""
 
-    def _send(self, key: Any, value: Any, time_ms: int, report: Any) -> None:
+    def _send(self, row: Sequence[Any], report: Any) -> None:
+        key, value, time_ms, *headers = row
+        given = {"headers": [(name, header) for name, header in headers[0]]} if headers else {}
         while True:
             try:
                 self._producer.produce(
-                    self._topic, value, key, timestamp=time_ms, on_delivery=report
+                    self._topic, value, key, timestamp=time_ms, on_delivery=report, **given
                 )
                 self._producer.poll(0)
                 return

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
 from sparkstorm.api.collector import SpoutOutputCollector
-from sparkstorm.api.columns import arrow_type
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import CodecError, InvalidConfigError, SparkStormError
-from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka.client import (
     CALL_SECS,
@@ -22,6 +20,7 @@ from sparkstorm.connectors.kafka.client import (
     is_lasting,
     topic_name,
 )
+from sparkstorm.connectors.kafka.records import batch_maker, header_pairs, meta_fields
 from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
 
@@ -30,34 +29,30 @@ _BATCH_ROWS = 4_096
 _MOST_WAITING = 50_000  # of a partition whose records are ahead of others'
 _MOST_LAGS = 24  # partitions of a task with gauges of their own: every commit has them
 _LOOK_MS = 30_000  # for partitions that were added
-# pyarrow reads their JSON as the parser does
-_SIMPLE = frozenset({"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"})
-Made = tuple[Any, dict[tuple[str, int], int]]
-_META = {
-    "key": "string",
-    "topic": "string",
-    "partition": "bigint",
-    "offset": "bigint",
-    "time_ms": "bigint",
-}
+_TOMBSTONES = ("emit", "skip", "bad")
 
 
 class KafkaSource(ReplayableSpout):
     """Spout that emits the records of Kafka topics, each exactly once.
 
     Without `fields` a tuple has `value` as text (`binary=True`: bytes); with them, values are JSON
-    objects and these their fields. Then come `key`, `topic`, `partition`, `offset` and the record's
-    `time_ms`, for event time. What is no such JSON goes to the stream `bad` (place, text, reason)
-    and is reported.
+    objects and these their fields. Then come `key` as text (`binary_key=True`: bytes), `topic`,
+    `partition`, `offset` and the record's `time_ms`, for event time; with `headers`, a field of that
+    name has the record's headers, a list of [name, bytes]. What is no such JSON goes to the stream
+    `bad` (place, text, reason) and is reported. A tombstone, a record without a value, is emitted
+    with None in `value` or in each of `fields` ("emit"), left out ("skip"), or sent to `bad`; without
+    `tombstones` it is emitted, with `fields` it goes to `bad`.
 
     The partitions of a task are read in step by event time: that of the field `time`, or what the
-    function `time` makes of the record's fields by name, in milliseconds; else the record's own. A
-    record is late only if it is late within its own partition. A partition at its end, or one that
-    has brought nothing for `idle_secs`, is not waited for. A record on which the function raises
-    goes to `bad`; with `ahead_secs`, one whose time is further ahead of this host's clock as well.
+    function `time` makes of the record's fields by name, in milliseconds; else, and for a tombstone,
+    the record's own. A record is late only if it is late within its own partition. A partition that
+    has brought nothing for `idle_secs` is not waited for, and one at its end is for `end_wait_secs`
+    (Kafka Streams' max.task.idle.ms): what is written to several partitions at once and followed
+    live needs some. A record on which the function raises goes to `bad`; with `ahead_secs`, one
+    whose time is further ahead of this host's clock as well.
 
     A column bolt gets batches, each one message, if the fields are numbers, texts and booleans and
-    neither `time` nor `ahead_secs` is given.
+    neither `time`, `ahead_secs` nor `headers` is given.
 
     The position is the next offset of each partition; no consumer group is joined and nothing
     committed to Kafka. Partitions, also those that are added later, are dealt to tasks by number.
@@ -76,54 +71,50 @@ class KafkaSource(ReplayableSpout):
         fields: Sequence[str] | Mapping[str, str] | None = None,
         *,
         binary: bool = False,
+        binary_key: bool = False,
+        headers: str | None = None,
+        tombstones: str | None = None,
         start: str | int = "earliest",
         lost: str = "fail",
         follow: bool = True,
         time: TimeOf | None = None,
         idle_secs: float = 5.0,
+        end_wait_secs: float = 0.0,
         ahead_secs: float | None = None,
         options: Mapping[str, Any] | None = None,
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        if not (
-            start in ("earliest", "latest") or (type(start) is int and start >= 0)
-        ) or lost not in (
-            "fail",
-            "skip",
-        ):
-            raise InvalidConfigError(
-                'KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"'
-            )
+        _check_choices(start, lost, tombstones)
         self._client = KafkaClient(
             "KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env)
         )
-        names = [
-            topic_name(topic, "KafkaSource")
-            for topic in ([topics] if isinstance(topics, str) else topics)
-        ]
-        if not names:
-            raise InvalidConfigError("KafkaSource: name a topic, at least one")
-        self._topics = list(dict.fromkeys(names))
+        self._topics = _topic_names(topics)
         if fields is not None and not isinstance(fields, Mapping):
             fields = dict.fromkeys(fields, "any")
         self._fields = None if fields is None else dict(fields)
         self._handed: dict[str, int] = {}
         self._binary = binary
+        self._has_headers = headers is not None
+        self._tombstones = tombstones or ("emit" if fields is None else "bad")
         self._start = start
         self._lost = lost
         self._follow = follow
         value = (
             {"value": "binary" if binary else "string"} if self._fields is None else self._fields
         )
+        self._meta = meta_fields(value, binary_key, headers)
         self._time = (
             None
             if time is None
-            else RecordTime("KafkaSource", time, (*value, *_META), self._fields or ())
+            else RecordTime("KafkaSource", time, (*value, *self._meta), self._fields or ())
         )
         self._idle_ms = round(idle_secs * 1000)
+        # the end of a source that is not followed is the last one
+        self._end_wait_ms = round(end_wait_secs * 1000) if follow else 0
         self._ahead_ms = None if ahead_secs is None else round(ahead_secs * 1000)
-        self.outputs = {"default": {**value, **_META}, "bad": ["place", "text", "reason"]}
+        self._width = len(value)
+        self.outputs = {"default": {**value, **self._meta}, "bad": ["place", "text", "reason"]}
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Connect to nothing yet."""
@@ -135,11 +126,12 @@ class KafkaSource(ReplayableSpout):
         self._parse: Callable[[Any], tuple[Any, ...]] = (
             self._parse_value if self._fields is None else json_parser(self._fields)
         )
-        self._absent = None if self._fields is None else b"null"  # a value that a record lacks
         # before its turn, for its time
         self._is_read = self._time is not None or self._ahead_ms is not None
-        emits_rows = self._is_read or "default" not in context.column_streams
-        self._make_batch = None if emits_rows else batch_maker(self._fields, self._binary)
+        emits_rows = self._is_read or self._has_headers or "default" not in context.column_streams
+        self._make_batch = (
+            None if emits_rows else batch_maker(self._fields, self._binary, self._meta)
+        )
         self._most = _ROWS_PER_CALL if self._make_batch is None else _BATCH_ROWS
         self._is_begun = bool(self._handed)  # its first partitions have positions
         # by "topic/partition"
@@ -148,7 +140,7 @@ class KafkaSource(ReplayableSpout):
             for key, offset in self._handed.items()
             if self._is_mine(*key.rsplit("/", 1))
         }
-        self._order = PartitionOrder(self._idle_ms)
+        self._order = PartitionOrder(self._idle_ms, self._end_wait_ms)
         self._consumer: Any = None
         self._broken: SparkStormError | None = None  # an error that no further call resolves
         self._assigned: set[str] = set()
@@ -198,9 +190,12 @@ class KafkaSource(ReplayableSpout):
             raise
 
     def _emit_some(self) -> int:
-        ready = self._order.take(self._most)
+        taken = self._order.take(self._most)
+        ready = taken if self._tombstones != "skip" else list(filter(_has_value, taken))
         if not ready or not self._emit_batch(ready):
             self._emit_rows(ready)
+        if len(ready) < len(taken):
+            self._pass_by(record for record in taken if not _has_value(record))
         for partition_name in [
             partition_name
             for partition_name in self._paused
@@ -208,12 +203,21 @@ class KafkaSource(ReplayableSpout):
         ]:
             self._consumer.resume([_partition(partition_name)])
             self._paused.discard(partition_name)
-        return len(ready)
+        return len(taken)
+
+    def _pass_by(self, records: Iterable[Any]) -> None:
+        """Move on behind tombstones that are left out, once what was before them is emitted."""
+        for record in records:
+            message = record[0] if type(record) is tuple else record
+            place = self._place(message)
+            self._next[place] = max(self._next.get(place, 0), message.offset() + 1)
+        self._collector.keep_position(0)
 
     def _emit_rows(self, ready: Sequence[Any]) -> None:
         emit = self._collector.emit
         parse = self._parse
-        absent = self._absent
+        keeps_bytes = self._meta["key"] == "binary"
+        has_headers = self._has_headers
         places = self._places
         following = self._next
         for message in ready:
@@ -225,16 +229,18 @@ class KafkaSource(ReplayableSpout):
             partition = message.partition()
             offset = message.offset()
             value = message.value()
-            text = None if key is None else key.decode("utf-8", "replace")
+            if key is not None and not keeps_bytes:
+                key = key.decode("utf-8", "replace")
             partition_name = places[topic, partition]
             try:  # `_emit` with its calls written out: they cost as much as reading the record
                 row = (
-                    *parse(absent if value is None else value),
-                    text,
+                    *(self._of_tombstone() if value is None else parse(value)),
+                    key,
                     topic,
                     partition,
                     offset,
                     message.timestamp()[1],
+                    *((header_pairs(message),) if has_headers else ()),
                 )
                 emit(row, [partition_name, offset])
                 following[partition_name] = offset + 1
@@ -347,7 +353,8 @@ class KafkaSource(ReplayableSpout):
         """
         try:
             values = self._values(message)
-            time_ms = message.timestamp()[1] if self._time is None else self._time.of(values)
+            time = None if message.value() is None else self._time
+            time_ms = message.timestamp()[1] if time is None else time.of(values)
             self._check_time(time_ms)
             return time_ms, (message, values, "")
         except (ValueError, RecursionError) as error:
@@ -359,16 +366,24 @@ class KafkaSource(ReplayableSpout):
 
     def _values(self, message: Any) -> tuple[Any, ...]:
         key = message.key()
-        text = None if key is None else key.decode("utf-8", "replace")
-        rest = (
-            text,
+        if key is not None and self._meta["key"] != "binary":
+            key = key.decode("utf-8", "replace")
+        value = message.value()
+        return (
+            *(self._of_tombstone() if value is None else self._parse(value)),
+            key,
             message.topic(),
             message.partition(),
             message.offset(),
             message.timestamp()[1],
+            *((header_pairs(message),) if self._has_headers else ()),
         )
-        value = message.value()
-        return (*self._parse(self._absent if value is None else value), *rest)
+
+    def _of_tombstone(self) -> tuple[Any, ...]:
+        """Return the values of a record without one; ValueError when it is bad."""
+        if self._tombstones == "bad":
+            raise ValueError('a record without a value, a tombstone; tombstones="emit" emits it')
+        return (None,) * self._width
 
     def _check_time(self, time_ms: int) -> None:
         if self._ahead_ms is not None and time_ms > self._now_ms() + self._ahead_ms:
@@ -397,8 +412,8 @@ class KafkaSource(ReplayableSpout):
             )
         self._next[partition_name] = offset + 1
 
-    def _parse_value(self, value: bytes | None) -> tuple[Any, ...]:
-        return (value if self._binary or value is None else value.decode("utf-8", "replace"),)
+    def _parse_value(self, value: bytes) -> tuple[Any, ...]:
+        return (value if self._binary else value.decode("utf-8", "replace"),)
 
     def _note(self, message: Any) -> None:
         from confluent_kafka import KafkaError
@@ -477,6 +492,31 @@ class KafkaSource(ReplayableSpout):
         return begun + new
 
 
+def _check_choices(start: str | int, lost: str, tombstones: str | None) -> None:
+    is_start = start in ("earliest", "latest") or (type(start) is int and start >= 0)
+    if not is_start or lost not in ("fail", "skip"):
+        raise InvalidConfigError(
+            'KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"'
+        )
+    if tombstones not in (None, *_TOMBSTONES):
+        raise InvalidConfigError(
+            f"KafkaSource: tombstones is one of {', '.join(_TOMBSTONES)}, not {tombstones!r:.40}"
+        )
+
+
+def _topic_names(topics: str | Sequence[str]) -> list[str]:
+    given = [topics] if isinstance(topics, str) else topics
+    names = [topic_name(topic, "KafkaSource") for topic in given]
+    if not names:
+        raise InvalidConfigError("KafkaSource: name a topic, at least one")
+    return list(dict.fromkeys(names))
+
+
+def _has_value(record: Any) -> bool:
+    message = record[0] if type(record) is tuple else record
+    return message.value() is not None
+
+
 def _group(where: str) -> str:
     """Name of a group, which a consumer needs though it joins none."""
     return f"sparkstorm-{crc32(where.encode()):08x}"
@@ -487,89 +527,3 @@ def _partition(partition_name: str) -> Any:
 
     topic, number = partition_name.rsplit("/", 1)
     return TopicPartition(topic, int(number))
-
-
-def batch_maker(
-    fields: Mapping[str, str] | None, binary: bool
-) -> Callable[[Sequence[Any]], Made | None] | None:
-    """Return the function that makes a batch of messages; None for fields whose JSON pyarrow reads
-    otherwise.
-
-    It returns the batch and the last offset of each (topic, partition). It returns None when some
-    record is not what the fields declare: which one is found row by row.
-    """
-    import pyarrow as pa
-
-    if fields is not None and not set(fields.values()) <= _SIMPLE:
-        return None
-    columns = (
-        parse_columns(", ".join(f"{name} {kind}" for name, kind in fields.items()))
-        if fields
-        else []
-    )
-    schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
-    names = [*(["value"] if fields is None else schema.names), *_META]
-
-    def values(messages: Sequence[Any]) -> list[Any]:
-        bodies = [message.value() for message in messages]
-        if fields is None:
-            return [pa.array(bodies, pa.binary()) if binary else _text(bodies)]
-        return _objects(bodies, schema)
-
-    def make(messages: Sequence[Any]) -> Made | None:
-        try:
-            keys = _text([message.key() for message in messages])
-            topics = [message.topic() for message in messages]
-            partitions = [message.partition() for message in messages]
-            offsets = [message.offset() for message in messages]
-            times = [message.timestamp()[1] for message in messages]
-            meta = [
-                keys,
-                pa.array(topics),
-                pa.array(partitions),
-                pa.array(offsets),
-                pa.array(times),
-            ]
-            batch = pa.RecordBatch.from_arrays([*values(messages), *meta], names)
-        except (pa.ArrowInvalid, UnicodeDecodeError):
-            return None
-        return batch, dict(zip(zip(topics, partitions, strict=True), offsets, strict=True))
-
-    return make
-
-
-def _text(values: Sequence[bytes | None]) -> Any:
-    import pyarrow as pa
-
-    return pa.array([value if value is None else value.decode() for value in values], pa.string())
-
-
-def _objects(values: Sequence[bytes | None], schema: Any) -> list[Any]:
-    """Return the columns of JSON objects, one in each value.
-
-    Each value must begin and end as an object does. So none can end in the middle of one that the
-    next goes on with, and as many objects as values are one in each.
-    """
-    import pyarrow as pa
-    import pyarrow.json as reader
-
-    if not all(value is not None and value[:1] == b"{" and value[-1:] == b"}" for value in values):
-        raise pa.ArrowInvalid("a value is no JSON object")
-    data = b"\n".join(values)  # type: ignore[arg-type]
-    data.decode()  # pyarrow would take text that is none
-    options = reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    how = reader.ReadOptions(use_threads=False, block_size=len(data) + 1)
-    table = reader.read_json(pa.BufferReader(data), how, options)
-    if table.num_rows != len(values):
-        raise pa.ArrowInvalid("a value is more than one JSON object")
-    columns = [table.column(name).combine_chunks() for name in schema.names]
-    if any(pa.types.is_floating(column.type) and _has_large(column) for column in columns):
-        raise pa.ArrowInvalid("a whole number may have been rounded")
-    return columns
-
-
-def _has_large(column: Any) -> bool:
-    """Return whether a number of a column is beyond those that a double has exactly."""
-    import pyarrow.compute as pc
-
-    return bool(pc.any(pc.greater_equal(pc.abs(column), float(1 << 53))).as_py())
