@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,10 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import TransactionalSink
+from sparkstorm.api import Source, TransactionalSink, Tuple
 from sparkstorm.common.errors import InvalidConfigError, StoreInconsistentError, WorkerFailedError
 from sparkstorm.connectors import Files, FileSink
 from sparkstorm.testing import Shared, die
+from sparkstorm.testing.servers import ObjectStore
 from tests.connectors.crashing_sink import CrashingSink, die_everywhere, feed
 from tests.connectors.test_refused_rows import CONTEXT, parked
 from tests.replay.conftest import spark  # noqa: F401 - a fixture
@@ -183,6 +185,33 @@ class Halting(FileSink):
         if self.left.value[0] == 0:
             die()
         super()._commit(epoch, *prepared)
+
+
+@pytest.mark.system
+def test_folders_of_an_object_store_are_read_back_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(n % 3 * 86_400_000, ODD[n % 4], n) for n in range(12)]
+    with ObjectStore(tmp_path / "s3") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        server.create_bucket("bucket")
+        sink = FileSink("s3://bucket/out", schema=SCHEMA, day_of="at_ms", partition_by="city")
+        for epoch in (1, 2):  # the second owner's files replace those of the first
+            sink.open({}, CONTEXT)
+            sink.recover(epoch - 1, None)
+            assert sink.last_epoch() == epoch - 1
+            sink.begin(epoch)
+            for row in rows[epoch - 1 :: 2]:
+                sink.write(Tuple(row, 0, Source("feed", 2, "default", FIELDS)))
+            prepared = sink.prepare(epoch)
+            sink.commit(epoch, prepared)
+            sink.commit(epoch, prepared)
+        sink._system = None
+        source = Files("s3://bucket/out", "parquet", {"city": "string", "n": "bigint"})
+        found = live(source)
+        assert Counter(found["default"]) == Counter(repr((city, n)) for _, city, n in rows)
+        gc.collect()  # a file system's connections end with it
 
 
 BAD: Sequence[Any] = ["a\0b", "x" * 300, 1.5]
