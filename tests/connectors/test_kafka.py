@@ -9,11 +9,14 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -29,7 +32,7 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.connectors import KafkaSink, KafkaSource
+from sparkstorm.connectors import KafkaSink, KafkaSource, SqlSink
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka import sink as kafka_sink
 from sparkstorm.connectors.kafka.records import batch_maker, meta_fields
@@ -739,6 +742,34 @@ def test_a_row_without_values_is_a_tombstone_and_headers_are_none_of_the_values(
     assert reasons.keys() == {8, 9, 10} and "too large" in reasons[10]
     assert "field 'more' has 'text', no header: [name, bytes or text]" in reasons[8]
     assert "field 'more' has a int as header 'by'; a header is bytes or text" in reasons[9]
+
+
+def test_a_table_follows_a_compacted_topic(kafka: KafkaServer, tmp_path: Path) -> None:
+    name = topic(kafka, config={"cleanup.policy": "compact"})
+    changes: list[Record] = [
+        (b"%d" % (n % 5), None if n % 7 == 3 else b'{"n": %d}' % n, [], 5 + n) for n in range(40)
+    ]
+    put(kafka, name, changes)
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE latest (key TEXT PRIMARY KEY, n INTEGER)")
+        builder = TopologyBuilder()
+        source = KafkaSource(kafka.address, name, {"n": "bigint"}, tombstones="emit", follow=False)
+        builder.set_spout("changes", source)
+        table = SqlSink(f"sqlite:///{path}", "latest", ["key", "n"], key="key")
+        builder.set_bolt("latest", table).fields_grouping("changes", "key")
+        wanted = {key.decode(): json.loads(value)["n"] for key, value, _, _ in changes if value}
+        for key in {key.decode() for key, value, _, _ in changes[-5:] if value is None}:
+            del wanted[key]
+
+        def is_there() -> bool:
+            rows = database.execute("SELECT key, n FROM latest").fetchall()
+            return dict(rows) == wanted
+
+        with LocalCluster() as cluster:
+            cluster.submit(builder.build(), {"topology.epoch.rows": 3})
+            cluster.run_until(is_there)
+            assert cluster.dead_letters == []
 
 
 def test_wrong_names_of_headers_and_tombstones_are_one_sentence() -> None:
