@@ -265,6 +265,7 @@ class World:
                     rows[part.id] * share,
                     rows[part.id] * share * busy,
                     rows[part.id] * share * busy * OVERHEAD,
+                    rows[part.id] * share * busy * OVERHEAD,
                 )
                 for number, share in enumerate(shares)
             )

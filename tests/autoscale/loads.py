@@ -36,7 +36,8 @@ def component(
         executor = task * executors // tasks
         rows = rate * (shares[task] if shares else 1 / tasks)
         worker = f"w{executor % workers}"
-        work.append(TaskWork(task, executor, worker, rows, rows * cost, rows * cost * cpu))
+        busy = rows * cost
+        work.append(TaskWork(task, executor, worker, rows, busy, busy * cpu, busy))
     return ComponentLoad(name, tuple(work), inputs or {}, waiting, is_keyed, source)
 
 

@@ -189,6 +189,13 @@ def test_a_source_that_is_neither_busy_nor_held_back_while_behind_is_slow() -> N
     assert lines.bottleneck == "lines is behind, neither busy nor held back: what it reads is slow"
 
 
+def test_a_source_that_keeps_up_is_not_slow_because_another_one_is() -> None:
+    late = chain(1000, 300, backlog=10**6, costs=(0.0001, 0.0001, 0.0001))
+    fine = component("other", 100, 0.0001, source=Source(100))
+    found = plan(replace(late, components=(*late.components, fine)), BOUNDS)
+    assert part_of(found, "lines").bottleneck and not part_of(found, "other").bottleneck
+
+
 def test_nobody_is_called_slow_in_a_busy_worker() -> None:
     """Two executors share a core: neither is 80 % busy, and yet there is no time left."""
     load = chain(1000, 500, costs=(0.0001, 0.0009, 0.0009), backlog=10**6)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerSlot
+from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import ComponentOutline, InputOutline, TopologyOutline
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.scheduling.measured.measuring import CountRecords
@@ -84,6 +85,25 @@ def test_rates_useful_time_and_what_waits_are_those_of_the_records() -> None:
     assert count.waiting == 60_000
     assert (count.is_keyed, lines.is_keyed) == (True, False)
     assert (found.workers, found.slots, found.settled_ms) == (2, 7, 20 * MINUTE)
+
+
+def test_code_that_waits_takes_its_workers_time_unless_it_has_a_thread_of_its_own() -> None:
+    """Without heartbeats CPU is time in code; with them it is what the process had."""
+    now, before = record(0, 120_000), record(2, 0)
+    beat = WorkerBeat(
+        *("t-1-1", "node", 6700, NOW_MS, 0, 1, 1, "RUNNING", 1), stats={"cpu_percent": 20.0}
+    )
+
+    def cores(*, busy_factor: int) -> float:
+        for task in (2, 3):
+            now.counts_by_task[task].busy_us = 250 * 120_000 * busy_factor
+        stores = [CountRecords({str(SLOT): now}, {str(SLOT): [before]})]
+        found = load_of(BASE, OUTLINE, assignment(), stores, [beat], 7, NOW_MS)
+        assert isinstance(found, TopologyLoad)
+        return found.components[0].cores
+
+    assert cores(busy_factor=1) == pytest.approx(0.5)  # of 0.6 in the loop of the worker
+    assert cores(busy_factor=4) < 0.2  # 2.1 of a worker's time: they wait in threads
 
 
 @pytest.mark.parametrize("settled_ms", [0, SETTLED_MS - 1])

@@ -433,7 +433,8 @@ def test_a_plan_of_scale_is_shown_explained_and_carried_out(
     told = said(capsys, "scale", "words", status=1)
     assert told.startswith("words cannot be scaled yet: its workers have run for ")
 
-    said(capsys, "rebalance", "words", "-e", "split=1", "--wait", "0", "--yes")
+    mode = ("-c", "topology.autoscale=advise")
+    said(capsys, "rebalance", "words", "-e", "split=1", *mode, "--wait", "0", "--yes")
     assignment = bench.state.read_assignment(words.topology_id)
     assert assignment is not None
     long_ago_ms = SystemClock().now_ms() - 7_200_000
@@ -460,6 +461,9 @@ def test_a_plan_of_scale_is_shown_explained_and_carried_out(
     assert " rows/s wanted, an executor does 1,000 rows/s, at 60%: 2 executors" in shown[4]
     assert shown[5].startswith("workers: 1 -> 2: 0.9 cores at the wanted rates")
     assert "count: it has executed nothing" in said(capsys, "scale", "words", "--why")
+    main(["status", "words"])
+    advice = capsys.readouterr().out.splitlines()[-1]
+    assert advice == "autoscale advises: scale workers 1 -> 2, split 1 -> 2"
     plan = read(capsys, "scale", "words")
     assert (plan["workers"], plan["wanted_workers"], plan["is_change"]) == (1, 2, True)
     assert "--yes carries the plan out" in said_both(capsys, "scale", "words", "--apply")[1]

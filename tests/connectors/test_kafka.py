@@ -122,6 +122,7 @@ def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(
     source = KafkaSource(kafka.address, name, {"n": "bigint"}, follow=False)
     bench: Any = Bench(source)  # type: ignore[arg-type]
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
+    assert source.extent() == (0, 0)  # not connected yet
     rows = bench.until(99)
     assert [row for row in rows if row[0] == "default" and row[4] == 0] == [
         ("default", 1, "key-{'n':", name, 0, 0, 5),
@@ -138,6 +139,7 @@ def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(
         f"{name}/1.head": 3,
     }
     assert bench.gauge() == heads
+    assert source.extent() == (5, 5)
     source.close()
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.create_partitions([NewPartitions(name, 3)])[name].result(20)
@@ -147,6 +149,17 @@ def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(
     bench = Bench(again, position)  # type: ignore[arg-type]
     assert sorted(row[0] for row in bench.until(2)) == [4, 5]
     again.close()
+
+
+def test_a_source_tells_how_much_it_has_not_read(kafka: KafkaServer) -> None:
+    name = topic(kafka)
+    produce(kafka, name, [*range(1200)])
+    source = KafkaSource(kafka.address, name)
+    bench: Any = Bench(source)  # type: ignore[arg-type]
+    read = len(bench.until(1))
+    assert 0 < read < 1200
+    assert source.extent() == (1200, read)
+    source.close()
 
 
 def test_a_start_may_be_a_time_or_the_end(kafka: KafkaServer) -> None:

@@ -149,20 +149,19 @@ class KafkaSource(ReplayableSpout):
         self._look_ms = 0
         context.register_gauge("lag", self._lag)
 
+    def extent(self) -> tuple[int, int]:
+        """Return the sums of its partitions' heads and of its positions in them."""
+        lags = self._lag_by_partition().values()
+        return (
+            sum(max(position, head) for position, head in lags),
+            sum(position for position, _ in lags),
+        )
+
     def _lag(self) -> dict[str, int]:
         """Return position and head of each partition, for gauges `lag.TOPIC/PARTITION.position` and
         `.head`; of many, one sum.
         """
-        from confluent_kafka import KafkaException
-
-        lag_by_partition = {}
-        for partition_name in sorted(self._assigned & self._next.keys()):
-            with suppress(KafkaException):
-                _, head = self._consumer.get_watermark_offsets(
-                    _partition(partition_name), cached=True
-                )
-                if head >= 0:  # the broker has sent it
-                    lag_by_partition[partition_name] = (self._next[partition_name], head)
+        lag_by_partition = self._lag_by_partition()
         if len(lag_by_partition) > _MOST_LAGS:
             return {
                 "records": sum(
@@ -174,6 +173,20 @@ class KafkaSource(ReplayableSpout):
             for partition_name, pair in lag_by_partition.items()
             for what, offset in zip(("position", "head"), pair, strict=True)
         }
+
+    def _lag_by_partition(self) -> dict[str, tuple[int, int]]:
+        """Return position and head of each partition whose head the broker has sent."""
+        from confluent_kafka import KafkaException
+
+        lag_by_partition = {}
+        for partition_name in sorted(self._assigned & self._next.keys()):
+            with suppress(KafkaException):
+                _, head = self._consumer.get_watermark_offsets(
+                    _partition(partition_name), cached=True
+                )
+                if head >= 0:
+                    lag_by_partition[partition_name] = (self._next[partition_name], head)
+        return lag_by_partition
 
     def next_tuple(self) -> None:
         """Emit what has come, in the order of event time."""

@@ -51,8 +51,7 @@ class Scaling:
             raise IllegalTransitionError(
                 f"{self._name} is {word}: only what an active topology does can be measured"
             )
-        reader = self._cluster.reader(self.topology_id)
-        stores = [CountRecords.decoded(reader.progress(), reader.earlier())]
+        stores = self._counts()
         beats = [
             beat
             for slot in set(assignment.slot_by_executor.values())
@@ -63,6 +62,18 @@ class Scaling:
         if isinstance(load, str):
             raise IllegalTransitionError(f"{self._name} cannot be scaled yet: {load}")
         return plan(load, self.settings().bounds(self._name))
+
+    def _counts(self) -> list[CountRecords]:
+        """Return the counts in each of its stores: with several, an owner has a record "owner@name"
+        in each of them.
+        """
+        reader = self._cluster.reader(self.topology_id)
+        earlier = reader.earlier()
+        by_store: dict[str, dict[str, bytes]] = {}
+        for owner, record in reader.progress().items():
+            slot, _, store = owner.partition("@")
+            by_store.setdefault(store, {})[slot] = record
+        return [CountRecords.decoded(newest, earlier) for newest in by_store.values()]
 
     def _slots(self) -> int:
         """Return how many slots it can have: its own, and free ones of hosts that are not

@@ -23,6 +23,7 @@ class TaskWork(NamedTuple):
     rows_per_s: float
     busy: float  # share of time in its code, waiting included
     cpu: float  # of a core, its share of the worker's commits and reads included
+    core: float  # for which no other task of its worker can run, waiting included
 
     @property
     def useful(self) -> float:
@@ -64,9 +65,9 @@ class ComponentLoad:
         return sum(task.useful for task in self.tasks)
 
     @cached_property
-    def cpu(self) -> float:
-        """Return its cores."""
-        return sum(task.cpu for task in self.tasks)
+    def cores(self) -> float:
+        """Return the time of its workers that it takes."""
+        return sum(task.core for task in self.tasks)
 
     @cached_property
     def executors(self) -> Mapping[int, float]:

@@ -34,7 +34,9 @@ _LONG_BEHIND_S = 120.0
 # Rows that wait for longer than this before a component wait for it; a commit takes less.
 _WAITING_S = 2.0
 _HELD = 0.1  # as in insight/health.py
-_WAITS = 0.5  # share of its time in code that is no CPU: less is the noise of two clocks
+# Share of a sink's time in code that is no CPU. On a host with other busy processes a quarter is that
+# of a process that only computes.
+_WAITS = 0.75
 
 
 def due(load: TopologyLoad, bounds: Bounds, grace_ms: int) -> Plan | None:
@@ -55,12 +57,12 @@ def plan(load: TopologyLoad, bounds: Bounds, stays: str = "") -> Plan:
     wanted = wanted_rates(load.components, bounds.catch_up_s)
     blocked = stays or _not_down(load, bounds)
     senders = {sender for part in load.components for sender in part.inputs}
-    busy_workers = _busy_workers(load.components, bounds.high)
+    full = _full_workers(load.components, bounds.high)
     late = any(is_behind(part, _LONG_BEHIND_S) for part in load.components)
     named = {}
     for part in load.components:
         rate, is_last = wanted[part.id], part.id not in senders
-        slow = _slow(part, rate, bounds, is_last, busy_workers) if late else ""
+        slow = _slow(part, rate, bounds, is_last, full) if late else ""
         if found := _named(part, rate, bounds, slow):
             named[part.id] = found
     # What cannot get through a bottleneck reaches no other component: executors for it would grow
@@ -138,12 +140,12 @@ def _not_down(load: TopologyLoad, bounds: Bounds) -> str:
     return ""
 
 
-def _busy_workers(parts: Iterable[ComponentLoad], high: float) -> frozenset[str]:
-    loads: dict[str, float] = {}
+def _full_workers(parts: Iterable[ComponentLoad], high: float) -> frozenset[str]:
+    used: dict[str, float] = {}
     for part in parts:
         for task in part.tasks:
-            loads[task.worker] = loads.get(task.worker, 0.0) + task.cpu
-    return frozenset(worker for worker, used in loads.items() if used > high)
+            used[task.worker] = used.get(task.worker, 0.0) + task.core
+    return frozenset(worker for worker, cores in used.items() if cores > high)
 
 
 # -- one component ---------------------------------------------------------------------------------
@@ -231,32 +233,35 @@ def _hot(part: ComponentLoad, wanted: float, bounds: Bounds) -> _Named | None:
 
 
 def _slow(
-    part: ComponentLoad, wanted: float, bounds: Bounds, is_last: bool, busy_workers: frozenset[str]
+    part: ComponentLoad, wanted: float, bounds: Bounds, is_last: bool, full: frozenset[str]
 ) -> str:
     """Return the sentence about a component that waits for what it calls; empty where it does not.
 
-    It has the time for the wanted rate, and so have its workers, and yet rows wait for it. In a sink
-    that is busy, most of its time in code is no CPU; another bolt of that kind may do more calls at
-    once.
+    It has the time for the wanted rate, its workers are not full, and yet rows wait for it. In a
+    sink that is busy, most of its time in code is no CPU; another bolt of that kind may do more
+    calls at once.
     """
-    if not part.tasks or any(task.worker in busy_workers for task in part.tasks):
+    if not part.tasks:
         return ""
     busiest = max(part.executors.values())
     could_be = busiest * max(1.0, wanted / part.rows_per_s) if part.rows_per_s else busiest
+    if could_be > bounds.high:
+        busy = sum(task.busy for task in part.tasks)
+        cpu = sum(task.cpu for task in part.tasks)
+        if is_last and busiest > bounds.high and cpu < (1.0 - _WAITS) * busy:
+            return f"{part.id} waits {1.0 - cpu / busy:.0%} of its time in code: its target is slow"
+        return ""
+    if any(task.worker in full for task in part.tasks):
+        return ""
     if part.source is not None:
-        if could_be > bounds.high or part.source.held >= _HELD:
+        if part.source.held >= _HELD or not is_behind(part):
             return ""
         return f"{part.id} is behind, neither busy nor held back: what it reads is slow"
-    if could_be <= bounds.high:
-        if not part.waiting or part.waiting <= _WAITING_S * part.rows_per_s:
-            return ""
-        return f"{part.id} is {busiest:.0%} busy while rows wait for it: what it writes or calls is slow"
-    busy = sum(task.busy for task in part.tasks)
-    if is_last and busiest > bounds.high and part.cpu < (1.0 - _WAITS) * busy:
-        return (
-            f"{part.id} waits {1.0 - part.cpu / busy:.0%} of its time in code: its target is slow"
-        )
-    return ""
+    if not part.waiting or part.waiting <= _WAITING_S * part.rows_per_s:
+        return ""
+    return (
+        f"{part.id} is {busiest:.0%} busy while rows wait for it: what it writes or calls is slow"
+    )
 
 
 # -- workers ---------------------------------------------------------------------------------------
@@ -265,7 +270,7 @@ def _slow(
 def _with_workers(
     load: TopologyLoad, parts: tuple[ComponentPlan, ...], bounds: Bounds, blocked: str
 ) -> Plan:
-    cores = {part.id: part.cpu for part in load.components}
+    cores = {part.id: part.cores for part in load.components}
     costs: list[float] = []  # of each executor, as the default scheduler deals them
     for part in parts:
         grown = part.wanted_per_s / part.rows_per_s if part.rows_per_s else 1.0

@@ -95,15 +95,22 @@ def load_of(
 
 def _work(assignment: Assignment, measured: Measurements) -> dict[int, TaskWork]:
     work = {}
-    for executor, slot in assignment.slot_by_executor.items():
-        for task in executor.tasks:
-            load = measured.tasks.get(task)
-            if load is not None:
-                # A bolt executes what it is sent, a spout emits.
-                rows = load.executed_per_s or load.emitted_per_s
-                work[task] = TaskWork(
-                    task, executor.first_task, str(slot), rows, load.busy, load.cpu / 100.0
-                )
+    for slot, executors in assignment.executors_by_slot().items():
+        loads = {
+            task: (executor, measured.tasks[task])
+            for executor in executors
+            for task in executor.tasks
+            if task in measured.tasks
+        }
+        # A worker's loop runs one task at a time, so code that waits keeps the others waiting. More
+        # than its whole time is that of tasks with threads of their own, which wait next to it.
+        has_threads = sum(load.busy for _, load in loads.values()) > 1.0
+        for task, (executor, load) in loads.items():
+            # A bolt executes what it is sent, a spout emits.
+            rows = load.executed_per_s or load.emitted_per_s
+            cpu = load.cpu / 100.0
+            core = cpu if has_threads else max(load.busy, cpu)
+            work[task] = TaskWork(task, executor.first_task, str(slot), rows, load.busy, cpu, core)
     return work
 
 
