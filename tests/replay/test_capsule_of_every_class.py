@@ -4,6 +4,7 @@ with fixed code.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 from collections.abc import Callable
@@ -136,7 +137,11 @@ def failing(kind: type, folder: Path) -> Any:
     def is_called(self: Any, *_: Any) -> Any:
         raise AssertionError("a phase that needs a live worker")
 
+    async def process(self: Any, tup: Tuple, *_: Any) -> None:
+        meet_fault()
+
     names: dict[type, dict[str, Any]] = {
+        api.AsyncBolt: {"process": process},
         TransactionalSink: {
             "write": takes_row,
             "prepare": is_called,
@@ -264,6 +269,7 @@ def test_every_component_goes_from_a_capsule_to_a_test_and_to_mended_code(
         run()
     monkeypatch.setattr(Code, "is_faulty", False)
     run()
+    gc.collect()  # the event loop of a stepped AsyncBolt goes with its task
 
 
 def test_a_row_that_a_sink_cannot_write_fails_again_and_passes_with_another_schema(

@@ -9,6 +9,7 @@ and one slow answer would keep further inputs from beginning.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import wait
@@ -50,6 +51,9 @@ class EventLoopBolt(GatheringBolt):
         if self._has_thread:
             self._thread = Thread(target=_serve, args=(self._loop,), name="async-bolt", daemon=True)
             self._thread.start()
+        else:
+            # a host without threads, as one that steps through a capsule, may drop its task
+            weakref.finalize(self, self._loop.close)
         self._await(bolt.start(conf, context))
 
     def execute(self, tup: Tuple) -> None:
