@@ -120,7 +120,9 @@ class SqlSink(TransactionalSink):
         self._tuples.append(tup)
 
     def prepare(self, epoch: int) -> Any:
-        """Insert the rows in a transaction that stays open; return them as outbox."""
+        """Insert the rows in a transaction that stays open, but for SQLite's; return them as
+        outbox.
+        """
         fields = self._fields or []
         with self._speaking():
             table = self._table()
@@ -140,6 +142,11 @@ class SqlSink(TransactionalSink):
                 bad = [(self._tuples[n], reason) for n, reason in refused.items()]
                 self._tuples = [tup for n, tup in enumerate(self._tuples) if n not in refused]
                 raise RefusedRows(bad) from error
+            if self._engine.dialect.name == "sqlite":
+                # It holds the whole file: another sink of this worker would wait for it for ever.
+                # `commit` writes the rows anew.
+                self._open.close()
+                self._open = None
         return [fields, [list(row.values()) for row in rows]]
 
     def commit(self, epoch: int, prepared: Any) -> None:

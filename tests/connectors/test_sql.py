@@ -14,11 +14,12 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from sparkstorm.api import TransactionalSink
+from sparkstorm.api import TopologyBuilder, TransactionalSink
 from sparkstorm.api.columns import rows_of
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
 from sparkstorm.connectors import SqlSink, SqlSource
 from sparkstorm.connectors.patience import database_url
+from sparkstorm.testing import FeederSpout, complete_topology
 from tests.connectors.crashing_sink import die_everywhere, feed
 
 
@@ -57,6 +58,18 @@ def test_rows_are_in_the_table_once_whatever_dies(tmp_path: Path) -> None:
         return SqlSink(f"sqlite:///{path}", "rows"), check
 
     assert die_everywhere(make, rows=8) > 8
+
+
+def test_sinks_of_one_worker_write_into_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "shared.db"
+    run(path, "CREATE TABLE numbers (n INTEGER PRIMARY KEY)")
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", FeederSpout(["n"]))
+    sink = SqlSink(f"sqlite:///{path}", "numbers")
+    builder.set_bolt("sink", sink, 2).shuffle_grouping("numbers")
+    rows = [[n] for n in range(20)]
+    complete_topology(builder.build(), {"numbers": rows}, conf={"topology.workers": 1})
+    assert [n for (n,) in run(path, "SELECT n FROM numbers ORDER BY n")] == list(range(20))
 
 
 def test_rows_that_break_constraints_are_parked_and_the_others_stay(database: Path) -> None:
