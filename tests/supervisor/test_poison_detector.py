@@ -31,7 +31,7 @@ def test_a_careful_death_is_held_against_the_row_being_tried() -> None:
 
 def test_a_row_that_was_passed_is_forgotten_with_the_care() -> None:
     suspicion = PoisonDetector().died(7).heard(Trying(3, "1-0", 5)).heard(Passed())
-    assert suspicion == PoisonDetector()
+    assert suspicion == PoisonDetector(unfound=1)
 
 
 def test_a_beat_changes_nothing() -> None:
@@ -70,3 +70,14 @@ def test_rows_are_counted_apart_and_the_oldest_are_forgotten() -> None:
         and suspects[0].row == 2
         and {s.deaths for s in suspects} == {1}
     )
+
+
+def test_a_child_is_careful_for_longer_when_it_has_missed_the_row() -> None:
+    detector = PoisonDetector().died(7)
+    inputs = [detector.careful]
+    for _ in range(3):
+        detector = detector.heard(Passed()).died(7)
+        inputs.append(detector.careful)
+    assert inputs == [5_000, 20_000, 80_000, 80_000]
+    found = detector.heard(Trying(1, "1-0", 4)).died(7).heard(Passed())
+    assert found == PoisonDetector()

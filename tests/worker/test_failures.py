@@ -4,6 +4,7 @@ and the counts by cause.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, Spout, TopologyBuilder, Tuple
 from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.common.model.failure import Cause, Failure, FailureKind
+from sparkstorm.control_plane.supervisor import poison_detector
 from sparkstorm.data_plane.transport.base import Entry
 from sparkstorm.data_plane.transport.local import LocalTransport
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
@@ -161,6 +163,43 @@ def test_an_input_that_kills_its_worker_is_told_as_that() -> None:
             FailureKind.KILLED,
             "killed its worker 3 times; the last: exit status 1 (CRASHED)",
         )
+
+
+def test_a_row_that_kills_is_parked_though_a_bolt_before_it_has_a_backlog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class First(BasicBolt):
+        outputs = ("value",)
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            collector.emit((tup[0],))
+
+    class Kills(BasicBolt):
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            if tup[0] % 4000 == 170:
+                deaths.value.append(tup[0])
+                die()
+
+    deaths: Shared[list[int]] = Shared([])
+    monkeypatch.setattr(poison_detector, "FEWEST_INPUTS", 600)
+    spout, builder = FeederSpout(), TopologyBuilder()
+    builder.set_spout("numbers", spout)  # by its name in the other worker
+    builder.set_bolt("first", First(), inputs="numbers")
+    builder.set_bolt("second", Kills(), inputs="first")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), conf("exactly-once", 2))
+        for n in range(10000):
+            spout.feed([n])
+        cluster.run_until_idle()
+        assert sorted(letter.values for letter in cluster.dead_letters) == [
+            (170,),
+            (4170,),
+            (8170,),
+        ]
+        assert cluster.counts("second").executed == 9997
+    assert set(Counter(deaths.value).values()) <= {3, 4, 5, 6}, (
+        "three unannounced deaths at the most"
+    )
 
 
 @pytest.mark.parametrize(

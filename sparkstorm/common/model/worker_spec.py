@@ -184,7 +184,8 @@ class WorkerSpec:
 
     `launch` grows with every process that is started for this (node, port), also over restarts of
     the slot: it is the minor part of a fence token. `careful` asks for one input row per commit,
-    each announced by a `Trying` report, because an earlier process died inside an epoch.
+    each announced by a `Trying` report, because an earlier process died inside an epoch: so many of
+    each bolt, 0 for none.
     `code_path` is the code blob on this host's disk, whose signature the slot has checked. The file
     may change between that check and the unpickling, so the worker checks that its sha256 is
     `code_key`, which comes through a private pipe. `cpus` are the CPUs that the process may use;
@@ -210,7 +211,7 @@ class WorkerSpec:
     status: str = "ACTIVE"
     activations: int = 0
     code_path: str = ""
-    careful: bool = False
+    careful: int = 0
     suspects: tuple[Suspect, ...] = ()
     cpus: tuple[int, ...] = ()
     store_mark: StoreMark | None = None

@@ -49,7 +49,7 @@ class BoltTurns:
         self._meters = parts.meters
         self._origin = parts.origin
         self._copies = partial(copied, parts.plan.codec)
-        self.is_careful = parts.plan.is_careful
+        self.is_careful = parts.plan.careful > 0
         bolts = self._task_set.bolts.values()
         self._manual = [
             (bolt, bolt.runner) for bolt in bolts if isinstance(bolt.runner, ManualRunner)

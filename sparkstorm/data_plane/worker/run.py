@@ -279,7 +279,7 @@ def plan_of(
         spec.token_by_task(),
         spec.conf,
         make_instance,
-        is_careful=spec.careful,
+        careful=spec.careful,
         suspect_by_row={
             (suspect.task, suspect.entry_id, suspect.row): suspect for suspect in spec.suspects
         },

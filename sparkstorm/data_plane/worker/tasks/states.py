@@ -70,7 +70,7 @@ def stored_state(
     component = plan.component_by_task[task]
     marks = [field["n"] for field in fields if "n" in field]
     settings = StateSettings.of(plan.conf, plan.topology.components[component].conf)
-    is_strict = plan.is_strict or plan.is_careful
+    is_strict = plan.is_strict or plan.careful > 0
     # A simulation draws the backend by its seed, so that both are run by the same tests.
     is_drawn = plan.lazy_keys > 0 and not is_threaded
     if settings.backend != "lazy" and not is_drawn:

@@ -284,7 +284,7 @@ class TaskFactory:
         _, _, routes, timed_outputs = self._parts.outputs(
             task, frozenset(self._plan.tasks), self._blocks.targets_of(component)
         )
-        is_strict = self._plan.is_strict or self._plan.is_careful
+        is_strict = self._plan.is_strict or self._plan.careful > 0
         hooks = self._hooks_of.get(task)
         # A hook sees each emission: such an emitter is strict, so that no faster way goes around
         # it.
@@ -538,7 +538,7 @@ class TaskFactory:
 
     def _stored(self, deltas: list[dict[str, Any]], changed: str, deleted: str) -> MemoryState:
         """Return the state that the journal's fields of these names describe."""
-        state = MemoryState(self._plan.codec, self._plan.is_strict or self._plan.is_careful)
+        state = MemoryState(self._plan.codec, self._plan.is_strict or self._plan.careful > 0)
         for fields in deltas:
             state.load(fields.get(changed, ()), fields.get(deleted, ()))
         return state

@@ -38,7 +38,7 @@ class WorkerPlan:
     make_instance: Callable[[str], Any]
     codec: Codec = field(default_factory=Codec)
     is_strict: bool = False
-    is_careful: bool = False
+    careful: int = 0  # inputs of each bolt that run one by one
     suspect_by_row: Mapping[tuple[int, str, int], Suspect] = field(default_factory=dict)
     log_dir: str = ""  # of a worker process; a simulated one has none
     executors: tuple[ExecutorId, ...] = ()
