@@ -402,7 +402,7 @@ def test_missing_workers_are_said_before_the_wait_for_them_and_after_what_is_los
     assert "Redis is full" in examine("words", *waits, 1, 1, ("Redis is full",)).sentence
     assert "12 open trees wait" in examine("words", *waits, 1, 1).sentence
     failing = examine("words", look(1000, **planted), look(3000, **planted), 2, 1)
-    assert failing.sentence.startswith("words does not run well: count: 200 of 4,000 executed")
+    assert failing.sentence.startswith("words does not run well: count: 200 of 4,000 executions")
 
 
 def test_counts_are_of_all_owners_of_a_task_and_of_the_time_between_the_looks() -> None:

@@ -481,7 +481,7 @@ def _of_counts(component: str, grown: Counts) -> Iterator[Culprit]:
     failed = grown.failed + grown.retried
     ended = failed + grown.acked  # trees, of a spout: it executes nothing
     if failed and failed >= _FAULTY * (executed or ended):
-        of = f"{executed:,} executed inputs" if executed else counted(ended, "tree")
+        of = f"{executed:,} executions" if executed else counted(ended, "tree")
         yield Culprit(Fault.FAILING, component, f"{component}: {failed:,} of {of} failed")
 
 
