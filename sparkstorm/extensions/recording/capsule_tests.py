@@ -75,7 +75,7 @@ def _about(path: Path, letter: DeadLetter) -> Iterator[str]:
     yield f"Made from {path.name}: {letter.component!r:.80} failed {letter.attempts} times on this input."
     yield f"{failure.text!r}"
     yield f"Code {failure.code_version[:64]!r}, worker {failure.worker!r:.100} on {failure.host!r:.100}."
-    yield "It fails as the run did; when the bolt is mended, it passes."
+    yield "It fails as the run did; when the bolt is fixed, it passes."
 
 
 def _literal(path: Path, arguments: Any) -> str:

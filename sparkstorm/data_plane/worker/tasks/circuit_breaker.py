@@ -142,7 +142,7 @@ class CircuitBreaker:
         self._is_open = True
         state.sentence = (
             f"bolt '{failure.component}' is paused: most of its inputs fail, and {state.given_up:,} were given up, the last by "
-            f"{failure.text[:_MOST_CHARS]}; when the cause is mended, `sparkstorm activate {self._name}` or new code goes on "
+            f"{failure.text[:_MOST_CHARS]}; when the cause is fixed, `sparkstorm activate {self._name}` or new code goes on "
             "(topology.failure.pause.share)"
         )
         self._report(Failure(FailureKind.SYSTEM, state.sentence, failure.component, failure.task))
