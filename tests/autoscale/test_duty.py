@@ -104,7 +104,7 @@ def test_one_plan_in_a_grace_period_for_topologies_that_are_on(cluster: LocalClu
     assert sizes(cluster, on) == (2, 2)
     assignment = cluster.storm_state.read_assignment(on)
     assert assignment is not None and len(set(assignment.slot_by_executor.values())) == 2
-    assert [sizes(cluster, each) for each in (wrong, *stay)] == [(1, 1)] * 3
+    assert [sizes(cluster, each) for each in (wrong, *stay)] == [(1, 1)] * 2
     assert cluster.nimbus.problems[wrong] == (
         "wrong: topology.autoscale.max.workers, 2, is less than topology.autoscale.min.workers, 3"
     )
