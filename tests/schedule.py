@@ -45,6 +45,7 @@ _PROCESSES_PER_COMPUTING_ONE = 3
 
 
 SPARK = (
+    "tests/connectors/test_file_partitions.py",
     "tests/connectors/test_spark_frame.py",
     "tests/replay/",
     "tests/system/test_bad_input.py",

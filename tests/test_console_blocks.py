@@ -49,6 +49,7 @@ _NOT_RUN = {
     "sparkstorm status": "of a cluster",
     "sparkstorm tasks": "of a cluster",
     "sparkstorm rebalance": "of a cluster",
+    "sparkstorm scale": "of a cluster; tests/cli/test_verbs.py runs the verbs of clusters",
     "sparkstorm kill": "of a cluster",
     "sparkstorm savepoint": "of a cluster; tests/system/test_standing_cluster.py runs it",
     "sparkstorm web": "of a cluster; tests/test_wheel.py and tests/web serve the page",
