@@ -60,7 +60,7 @@ class Part:
 
 @dataclass(slots=True)
 class Moment:
-    """What a step has done."""
+    """Result of a step."""
 
     arrived: float
     rows: float  # that the source has read
@@ -69,7 +69,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run has shown."""
+    """Result of a run."""
 
     kind: str
     seed: int

@@ -75,7 +75,7 @@ def _stop() -> None:
 
 
 class _Read(NamedTuple):
-    """What the words before the last one say."""
+    """Words before the last one, as far as they are understood."""
 
     parser: argparse.ArgumentParser  # of the verb, as far as it is named
     open_option: argparse.Action | None  # that takes the last word

@@ -1,4 +1,4 @@
-"""What tuples have of Kafka's records: fields beyond the value, headers, and batches."""
+"""Tuples of Kafka's records: fields beyond the value, headers, and batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topology was measured to do, what it may grow to, and the plan that follows. PURE.
+"""Records of autoscaling: the measured load of a topology, the bounds of a plan, the plan. PURE.
 
 Rates are rows per second, loads are shares of a core or of an executor's time (1.0 is all of it).
 """
@@ -33,7 +33,7 @@ class TaskWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a component without inputs has to read."""
+    """Arrivals and backlog of a component without inputs."""
 
     arrived_per_s: float  # rows
     backlog: float = 0.0  # rows that it has not read
