@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from itertools import groupby, islice
 from typing import Any
+from weakref import WeakSet
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
@@ -38,6 +39,9 @@ _UPSERTS = {
     "mysql": "mysql",
     "mariadb": "mysql",
 }
+
+
+_OF_PROCESS: WeakSet[SqlSink] = WeakSet()  # sinks that tasks have opened
 
 
 class SqlSink(TransactionalSink):
@@ -95,6 +99,7 @@ class SqlSink(TransactionalSink):
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Connect to nothing yet."""
         self._open_as(f"{context.topology_id}/{context.component_id}/{context.task_index}")
+        _OF_PROCESS.add(self)
 
     def _open_as(self, name: str) -> None:
         self._sink = name
@@ -120,8 +125,8 @@ class SqlSink(TransactionalSink):
         self._tuples.append(tup)
 
     def prepare(self, epoch: int) -> Any:
-        """Insert the rows in a transaction that stays open, but for SQLite's; return them as
-        outbox.
+        """Insert the rows in a transaction that stays open, unless it would keep another sink of
+        this process waiting; return them as outbox.
         """
         fields = self._fields or []
         with self._speaking():
@@ -142,9 +147,8 @@ class SqlSink(TransactionalSink):
                 bad = [(self._tuples[n], reason) for n, reason in refused.items()]
                 self._tuples = [tup for n, tup in enumerate(self._tuples) if n not in refused]
                 raise RefusedRows(bad) from error
-            if self._engine.dialect.name == "sqlite":
-                # It holds the whole file: another sink of this worker would wait for it for ever.
-                # `commit` writes the rows anew.
+            if self._shares_its_file():
+                # `commit` writes the rows anew
                 self._open.close()
                 self._open = None
         return [fields, [list(row.values()) for row in rows]]
@@ -214,6 +218,7 @@ class SqlSink(TransactionalSink):
 
     def cleanup(self) -> None:
         """Close the connections."""
+        _OF_PROCESS.discard(self)
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -327,6 +332,16 @@ class SqlSink(TransactionalSink):
             raise InvalidConfigError(
                 f"{self._where} has several unique keys, and {dialect} would update a row that is equal in any of them"
             )
+
+    def _shares_its_file(self) -> bool:
+        """Return whether another sink of this process writes into the same file of SQLite.
+
+        A transaction holds the whole file. The other sink would wait for it in its `prepare`, and
+        this one for the worker's commit, which comes behind that.
+        """
+        return self._engine.dialect.name == "sqlite" and any(
+            sink is not self and sink._url == self._url for sink in _OF_PROCESS
+        )
 
     def _begin(self) -> None:
         """Open a fresh transaction for the epoch's rows."""

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
-from sparkstorm.api import TopologyBuilder, TransactionalSink
+from sparkstorm.api import Source, TopologyBuilder, TransactionalSink, Tuple
 from sparkstorm.api.columns import rows_of
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
 from sparkstorm.connectors import SqlSink, SqlSource
@@ -70,6 +72,43 @@ def test_sinks_of_one_worker_write_into_one_file(tmp_path: Path) -> None:
     rows = [[n] for n in range(20)]
     complete_topology(builder.build(), {"numbers": rows}, conf={"topology.workers": 1})
     assert [n for (n,) in run(path, "SELECT n FROM numbers ORDER BY n")] == list(range(20))
+
+
+def test_a_sink_alone_holds_its_file_until_the_commit_and_sinks_that_share_one_do_not(
+    database: Path,
+) -> None:
+    sinks = [SqlSink(f"sqlite:///{database}", "rows", ["n", "text"]) for _ in range(2)]
+
+    def is_locked(index: int) -> bool:
+        """Return whether nobody else can write behind a sink's `prepare`."""
+        sink = sinks[index]
+        sink.begin(1)
+        sink.write(Tuple((index, "x"), 0, Source("s", 0, "default", ("n", "text"))))
+        prepared = sink.prepare(1)
+        with closing(sqlite3.connect(database, timeout=0)) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            finally:
+                other.rollback()
+                sink.commit(1, prepared)
+        return False
+
+    def start(index: int) -> None:
+        context: Any = SimpleNamespace(topology_id="t", component_id="sink", task_index=index)
+        sinks[index].open({}, context)
+        sinks[index].recover(0, None)
+
+    start(0)
+    assert is_locked(0)
+    start(1)
+    assert not is_locked(1)
+    sinks[0].cleanup()
+    sinks[1].begin(2)
+    assert sinks[1].prepare(2) and sinks[1]._open is not None
+    sinks[1].cleanup()
+    assert run(database, "SELECT n FROM rows ORDER BY n") == [(0,), (1,)]
 
 
 def test_rows_that_break_constraints_are_parked_and_the_others_stay(database: Path) -> None:
