@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from sparkstorm.common.model.worker_messages import ExitCode, Passed, Trying, WorkerReport
 from sparkstorm.common.model.worker_spec import Suspect
 
-# Some 1.3 s of commits of 0.25 ms each next to the store. With half of it the process is more often
+# For each bolt some 1.3 s of commits of 0.25 ms next to the store. With half of it the process is more often
 # careless again when a poison row comes, which costs one more restart; twice as many keep a worker
 # slow for longer after a death that no row has caused. Not measured. When the next process dies
 # unexplained again, the row lies further behind: an epoch may hold 65,536 rows.
