@@ -45,7 +45,7 @@ def assignment(settled_ms: int = 20 * MINUTE) -> Assignment:
 
 
 def record(minutes_ago: float, rows: int, **spout: Any) -> Progress:
-    """What the worker has counted until then: rows that its source emitted, half of which waits
+    """Counts of the worker until then: rows that its source emitted, half of which waits
     before `count`; a row takes 1 ms there.
     """
     lines = TaskCounts("lines", 1, emitted=rows, busy_us=100 * rows, **spout)

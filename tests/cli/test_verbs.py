@@ -403,7 +403,7 @@ def test_status_and_doctor_name_the_same_fault(
 
 
 def counted(tasks: dict[int, str], began_ms: int, minutes: int) -> bytes:
-    """What a worker has counted after so many minutes: `split` took 1 ms for each of 900 rows per
+    """Counts of a worker after so many minutes: `split` took 1 ms for each of 900 rows per
     second, `count` none.
     """
     rows = 54_000 * minutes
