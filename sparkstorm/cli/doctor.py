@@ -78,7 +78,8 @@ def health_text(health: Health, width: int | None = None) -> str:
         lines += ["", table(titles, _load_rows(health), width)]
     wanted = "" if health.wanted_workers is None else f" of {health.wanted_workers} wanted"
     lines += ["", f"workers: {health.given_workers}{wanted}"]
-    lines += [f"problem: {shown(problem)}" for problem in health.problems]
+    said = {culprit.sentence for culprit in health.culprits}
+    lines += [f"problem: {shown(problem)}" for problem in health.problems if problem not in said]
     return "\n".join(lines)
 
 

@@ -305,6 +305,7 @@ def status_text(view: TopologyReport, now_ms: int, width: int | None = None) -> 
     }
     lines += [shown(message) for message in sorted(messages)]
     said = {message.partition("\n")[0] for message in messages}
+    said |= {culprit.sentence for culprit in view.culprits}
     lines += [f"problem: {shown(problem)}" for problem in view.problems if problem not in said]
     if view.dead_letters:
         lines.append(

@@ -13,6 +13,7 @@ from sparkstorm.common.model.assignment import FAILED, Assignment, WorkerSlot
 from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.names import numberless
 from sparkstorm.common.model.requests import topology_name
+from sparkstorm.control_plane.insight.deaths import death_sentence
 from sparkstorm.control_plane.insight.reading import JUDGED_MS
 
 Worker: TypeAlias = tuple[str, WorkerSlot]
@@ -121,16 +122,12 @@ def worker_problems(
 
 def _of_worker(topology_id: str, beat: WorkerBeat, window_ms: int) -> Iterator[str]:
     slot = beat.slot
-    stats = beat.stats
-    deaths, last_ms, stuck_ms = (
-        _number(stats.get(name)) for name in ("recent_deaths", "last_death_ms", "silent_ms")
-    )
+    stuck_ms = _number(beat.stats.get("silent_ms"))
     message = beat.message.partition("\n")[0]
     if beat.state == FAILED:
         yield f"worker {slot} of {topology_id} cannot start: {message or 'no last words'}"
-    elif deaths and beat.time_ms - last_ms < window_ms:
-        again = f", {deaths} times in the last ten minutes" if deaths > 1 else ""
-        yield f"worker {slot} died at {time_of_day(last_ms)}{again}: {stats.get('last_end')}"
+    elif death := death_sentence(beat, window_ms):
+        yield death
     elif message:
         yield f"worker {slot}: {message}"
     if stuck_ms >= _STUCK_MS:

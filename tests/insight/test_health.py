@@ -12,6 +12,7 @@ import pytest
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.common.clock import SimClock
 from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerSlot
+from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.insight.audit import EdgeAudit, audit
 from sparkstorm.control_plane.insight.health import (
@@ -385,7 +386,7 @@ def test_a_worker_that_has_committed_is_none_that_does_not_run_yet(
 ) -> None:
     """Its heartbeat is missing: it died, or has not been read."""
     places = {ExecutorId(1, 1): WorkerSlot.parse(slot)}
-    outline: Any = None  # asked only where all is settled
+    outline = TopologyOutline({}, {}, {})
     base = TopologyBase("words-1-1", "words", 0, TopologyStatus.ACTIVE, 1, {}, "", "")
     reading = TopologyReading(base, outline, Assignment("words-1-1", 1, "", "", {}, places))
     assert reading.health(waited(3000, 3, 0), 3000).life.starting == starting

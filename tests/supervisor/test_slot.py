@@ -39,7 +39,9 @@ from sparkstorm.control_plane.blobs.store import BlobKind, BlobStore
 from sparkstorm.control_plane.cluster.local import LocalStateStore, LocalStateTree
 from sparkstorm.control_plane.cluster.storm_state import StormState
 from sparkstorm.control_plane.supervisor.local import MemoryDisk, MemoryNodeDir
+from sparkstorm.control_plane.supervisor.poison_detector import FEWEST_INPUTS
 from sparkstorm.control_plane.supervisor.slot import ClaimedSlot, Slot
+from sparkstorm.control_plane.supervisor.slot_reports import ReportSubject, SlotReports
 from sparkstorm.control_plane.supervisor.slot_sync import SlotStores, SlotSync
 from sparkstorm.control_plane.supervisor.supervisor import Supervisor, SupervisorDuties
 from sparkstorm.control_plane.supervisor.worker_memory import Usage
@@ -197,6 +199,21 @@ def test_a_death_under_care_names_the_row(bench: Bench) -> None:
     bench.end(-signal.SIGSEGV)
     bench.end(-signal.SIGSEGV, Trying(2, "17-0", 4))
     assert "it was at row 4 of entry 17-0 for 'shout'#2" in bench.errors("shout")[0].text
+    assert bench.beat().stats["last_death_task"] == 2
+
+
+def test_a_death_without_a_row_is_no_error_of_an_acker() -> None:
+    about = ReportSubject("t", {1: "__acker", 2: "shout"}, (1, 2), "code")
+    reported: list[Failure] = []
+    reports = SlotReports("host", "n1:6700", lambda _, failure: reported.append(failure))
+    reports.end(about, "exit status 7", True, None, [], 0)
+    assert [(failure.component, failure.task) for failure in reported] == [("shout", 2)]
+
+
+def test_a_worker_in_careful_mode_has_it_in_its_heartbeat(bench: Bench) -> None:
+    assert bench.beat().stats["careful"] == 0
+    bench.end(-signal.SIGSEGV)
+    assert bench.beat().stats["careful"] == FEWEST_INPUTS
 
 
 def test_a_kill_for_want_of_memory_is_told_from_an_operators(bench: Bench) -> None:

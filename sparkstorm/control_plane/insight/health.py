@@ -45,6 +45,7 @@ class Fault(StrEnum):
     """Kind of fault, the gravest first."""
 
     LEAKING = "leaking"
+    DYING = "dying"
     PARKED = "dead letters"
     BAD = "bad records"
     LATE = "late"
@@ -56,13 +57,12 @@ class Fault(StrEnum):
 
 
 _RANKS = {fault: rank for rank, fault in enumerate(Fault)}
-_LOST = frozenset({Fault.LEAKING, Fault.PARKED, Fault.BAD, Fault.LATE, Fault.FAILING})
+_LOST = frozenset({Fault.LEAKING, Fault.DYING, Fault.PARKED, Fault.BAD, Fault.LATE, Fault.FAILING})
 """Faults that are said before missing workers and problems, for which trees may wait."""
 _GRAVE = _LOST | {Fault.WAITING}
 """Faults that cost tuples or time. The others name the limit of the rate: at full speed some part
 is always the slowest.
 """
-
 
 _REASONS = {"store": "Redis is full"}
 """Causes of a pause whose state's name says nothing to a reader."""
@@ -173,8 +173,8 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Return whether no tuples leak, fail, wait long or are late, no problem is known, and it
-        has the workers it wants.
+        """Return whether no tuples leak, fail, wait long or are late, no worker died, no problem is
+        known, and it has the workers it wants.
 
         One that is being killed is well: it needs nothing any more.
         """
@@ -203,9 +203,10 @@ def examine(
     given_workers: int = 0,
     problems: Sequence[str] = (),
     life: Life = Life(),
+    deaths: Sequence[Culprit] = (),
 ) -> Health:
     """Return the health of a topology between two looks, from its requested and present workers,
-    its known problems, and where it is in its life.
+    its known problems, where it is in its life, and the deaths of its workers.
     """
     now_ms = after.now_ms or after.merged.now_ms
     task_loads = loads(before.progress, after.progress, now_ms)
@@ -218,7 +219,8 @@ def examine(
     p99_ms = percentile_ms({bucket: count for bucket, count in ended.items() if count > 0}, 0.99)
     edges = audit(merged, after.backlog_by_task, after.is_one_moment)
     waits = waiting(task_loads, after, p99_ms) if life.is_running else None
-    at_fault = culprits(task_loads if life.is_running else _unheld(task_loads), edges, waits, grown)
+    judged = task_loads if life.is_running else _unheld(task_loads)
+    at_fault = culprits(judged, edges, waits, grown, deaths)
     health = Health(
         name,
         "",
@@ -426,6 +428,7 @@ def culprits(
     edges: Iterable[EdgeAudit] = (),
     waits: Culprit | None = None,
     counts: Mapping[str, Counts] = MappingProxyType({}),
+    deaths: Sequence[Culprit] = (),
 ) -> tuple[Culprit, ...]:
     """Return the components at fault, the gravest first, of equal ones the busiest."""
     by_component: dict[str, list[TaskLoad]] = {}
@@ -440,7 +443,7 @@ def culprits(
         for edge in edges
         if edge.fault
     ]
-    suspects += [waits] if waits else []
+    suspects += [*deaths, *([waits] if waits else [])]
     busiest = max(
         (load for task_loads in by_component.values() for load in task_loads),
         key=lambda load: load.busy,

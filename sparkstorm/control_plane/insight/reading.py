@@ -20,6 +20,7 @@ from sparkstorm.common.model.heartbeats import TaskBeat, WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark, Outcome, Request
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
+from sparkstorm.control_plane.insight.deaths import death_culprits
 from sparkstorm.control_plane.insight.health import Health, Life, StoreLook, examine
 from sparkstorm.data_plane.transport.progress import Progress
 
@@ -65,6 +66,7 @@ class TopologyReading:
             self.given_workers,
             self.problems,
             self._life(look),
+            death_culprits(self.beats, self.outline.component_by_task, self.window_ms),
         )
 
     def _life(self, look: StoreLook) -> Life:

@@ -394,13 +394,13 @@ class Slot:
             self._sync.leave(child.spec.topology_id)
             self._message = ""
             return
-        self._reports.note_death(words, now_ms)
+        trying = self._suspicion.trying if action.started else None
+        self._reports.note_death(words, now_ms, trying)
         tail = [line for line in log if not line.endswith(words)]  # reported already
         # its successor runs elsewhere
         is_said = child.has_reported_end or action.exit_code == ExitCode.FENCED
         # Nimbus records later ones
         if not is_said and (action.started or self._state.failed_starts <= 1):
-            trying = self._suspicion.trying if action.started else None
             self._reports.end(
                 ReportSubject.of_spec(child.spec), words, action.started, trying, tail, now_ms
             )
@@ -463,6 +463,7 @@ class Slot:
         own: dict[str, JsonValue] = {
             **self._reports.figures(now_ms),
             "silent_ms": self._silent_ms(now_ms),
+            "careful": self._suspicion.careful,
         }
         return {**(self._child.memory.figures() if self._child else {}), **own}
 

@@ -155,6 +155,10 @@ def row_text(trying: Trying | None, component: str) -> str:
     return f"; it was at row {trying.row} of entry {trying.entry} for '{component}'#{trying.task}"
 
 
+def _is_ours(about: ReportSubject, task: int) -> bool:
+    return about.component_by_task.get(task, "").startswith("__")
+
+
 class SlotReports:
     """Writer of a slot's own error records; `report` takes a topology's id and a record."""
 
@@ -167,7 +171,7 @@ class SlotReports:
 
     def begin(self) -> None:
         """Count deaths anew, for another assignment."""
-        self._deaths, self._recent, self._last_end = 0, RecentDeaths(), ""
+        self._deaths, self._recent, self._last_end, self._last_task = 0, RecentDeaths(), "", 0
 
     def figures(self, now_ms: int) -> dict[str, JsonValue]:
         """Return the counts for the heartbeat: `deaths` under this assignment, and those of the
@@ -176,14 +180,20 @@ class SlotReports:
         recent = {
             "recent_deaths": self._recent.count(now_ms),
             "last_death_ms": self._recent.last_ms,
+            "last_death_task": self._last_task,
         }
         return {"deaths": self._deaths, "last_end": self._last_end, **recent}
 
-    def note_death(self, words: str, now_ms: int) -> None:
-        """Count a death that was not ordered."""
+    def note_death(self, words: str, now_ms: int, trying: Trying | None = None) -> None:
+        """Count a death that was not ordered, with the input that was tried, if one was announced.
+
+        A later death without one keeps the task: between two that an input causes, a worker may die
+        before it has announced any.
+        """
         self._deaths += 1
         self._recent.note(now_ms)
         self._last_end = words[:_MAX_END_CHARS]
+        self._last_task = trying.task if trying is not None else self._last_task
 
     def end(
         self,
@@ -218,8 +228,12 @@ class SlotReports:
     def _write(
         self, about: ReportSubject, text: str, now_ms: int, task: int = 0, log: str = ""
     ) -> None:
-        """Record an error under the component of a task, or of the worker's first one."""
-        task = task if task in about.component_by_task else min(about.tasks, default=0)
+        """Record an error under the component of a task, or of the worker's first one that is the
+        user's.
+        """
+        if task not in about.component_by_task:
+            # ackers have the lowest numbers, and no user looks for an error there
+            task = min(about.tasks, key=lambda task: (_is_ours(about, task), task), default=0)
         if component := about.component_by_task.get(task, ""):
             origin = (
                 component,
