@@ -141,6 +141,36 @@ def test_rows_that_wait_for_a_busy_thread_do_not_time_out() -> None:
         assert not spout.failed
 
 
+def test_a_blocking_bolts_latency_is_the_time_of_its_calls() -> None:
+    is_in: Shared[threading.Event] = Shared(threading.Event())
+    gate: Shared[threading.Event] = Shared(threading.Event())
+
+    class Waits(BasicBolt):
+        blocking = True
+
+        def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            is_in.value.set()
+            gate.value.wait(60)
+
+    spout = FeederSpout()
+    with LocalCluster(thread_patience_secs=0) as cluster:
+        cluster.submit(chain(spout, Waits()))
+        spout.feed([0])
+        cluster.run_until(is_in.value.is_set)
+        cluster.advance(seconds=3)
+        gate.value.set()
+        cluster.run_until(lambda: len(spout.acked) == 1)
+        process = cluster.topology().worker_of("bolt").process
+        assert process is not None and process.worker is not None
+        latencies = [stats.get("execute_us") for stats in by_executor(process.worker.summary())]
+        (took,) = [latency["p50"] for latency in latencies if latency and latency["p50"] > 1000]
+        assert 2_700_000 <= took <= 3_300_000, "buckets are 9 % wide"
+
+
+def by_executor(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    return [stats for stats in summary.values() if isinstance(stats, dict) and "busy_us" in stats]
+
+
 @GUARANTEES
 def test_a_blocking_bolt_that_always_raises_fails_like_any_other(guarantee: str) -> None:
     class Raises(BasicBolt):

@@ -255,9 +255,9 @@ def _counts(values: list[Any]) -> TaskCounts:
     return TaskCounts(*values)
 
 
-def latency_bucket(latency_ms: int) -> int:
-    """Bucket of a latency: logarithmic, 9 % wide."""
-    return min(BUCKETS, int(math.log2(latency_ms + 1) * _PER_OCTAVE)) if latency_ms > 0 else 0
+def latency_bucket(latency: int, last: int = BUCKETS) -> int:
+    """Return the bucket of a latency: logarithmic, 9 % wide; those above the last one are in it."""
+    return min(last, int(math.log2(latency + 1) * _PER_OCTAVE)) if latency > 0 else 0
 
 
 def bucket_bound_ms(bucket: int) -> float:

@@ -185,7 +185,10 @@ class BoltTurns:
         self.finish(epoch, bolt)
         took_us = self._clock.now_us() - bolt.began_us
         count = count_rows(rows) if may_have_pieces else len(rows)
-        self._meters.of(bolt.task).add(count, took_us, min(count, max(0, len(bolt.held) - held)))
+        # The time to hand inputs over to a thread is none of their execute's.
+        if not bolt.has_thread:
+            num_kept = min(count, max(0, len(bolt.held) - held))
+            self._meters.of(bolt.task).add(count, took_us, num_kept)
         pace = self._budget.pace(
             bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes
         )

@@ -88,7 +88,9 @@ class Counters:
             if spent.has_news:
                 counts.add_times(*spent.take(now_us))
         for counts, bolt in self._threaded:
-            counts.busy_us += bolt.take_thread_us()
+            for call_us in bolt.take_thread_calls_us():
+                counts.busy_us += call_us
+                self._meters.of(bolt.task).add_call(call_us)
         for metrics in self._task_set.metrics.values():
             self._sampled += metrics.take_others()
 

@@ -62,8 +62,7 @@ class ThreadedBolt(OnThread, Bolt):
         self._former: deque[tuple[Tuple, list[Any], Values]] = deque()
         self._again: deque[Tuple] = deque()
         self.since_ms: int | None = None  # when the call that the thread is in began
-        # in calls that have ended; only the thread writes the former, the loop the latter
-        self._busy_ms = self._taken_ms = 0
+        self._calls_ms: deque[int] = deque()  # times of calls that have ended: thread to loop
         self._gathering = bolt if isinstance(bolt, GatheringBolt) else None
         # A daemon: a call that never returns must not keep the process alive after its last commit.
         self._thread = threading.Thread(target=self._run, name="blocking-bolt", daemon=True)
@@ -135,11 +134,10 @@ class ThreadedBolt(OnThread, Bolt):
                 self._queue.get_nowait()
         self._queue.put(None)
 
-    def take_busy_ms(self) -> int:
-        """Return the time in calls that have ended since it was asked last."""
-        taken_ms = self._taken_ms
-        self._taken_ms = self._busy_ms
-        return self._taken_ms - taken_ms
+    def take_calls_ms(self) -> list[int]:
+        """Return the time of each call that has ended since it was asked last."""
+        # the thread may append meanwhile: what is there now
+        return [self._calls_ms.popleft() for _ in range(len(self._calls_ms))]
 
     def _run(self) -> None:
         self._recorder.thread = threading.get_ident()
@@ -154,7 +152,7 @@ class ThreadedBolt(OnThread, Bolt):
             if gathering is not None and (self._queue.empty() or gathering.has_enough):
                 self._call_end_turn(gathering)
             self.since_ms = None
-            self._busy_ms += self._now_ms() - began_ms
+            self._calls_ms.append(self._now_ms() - began_ms)
             changes = None
             if self.state is not None:
                 if failure is not None:

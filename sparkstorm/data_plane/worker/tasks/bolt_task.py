@@ -288,11 +288,12 @@ class BoltTask(Task):
         """Return whether its inputs run on its own thread."""
         return self._thread is not None
 
-    def take_thread_us(self) -> int:
-        """Return the time of calls on a blocking bolt's thread that have ended since it was asked
-        last.
+    def take_thread_calls_us(self) -> list[int]:
+        """Return the time of each call on a blocking bolt's thread that has ended since it was
+        asked last, to a millisecond.
         """
-        return 0 if self._thread is None else 1000 * self._thread.take_busy_ms()
+        calls_ms = () if self._thread is None else self._thread.take_calls_ms()
+        return [1000 * call_ms for call_ms in calls_ms]
 
     @property
     def takes_batches(self) -> bool:
