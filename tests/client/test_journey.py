@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import BasicBolt, Bolt, TopologyBuilder
 from sparkstorm.client.looks import traces
-from sparkstorm.client.looks.journey import MOST_ENTRIES, Journeys
+from sparkstorm.client.looks.journey import MOST_ENTRIES, Journey, Journeys, Message
 from sparkstorm.client.looks.taps import Sample, _read
 from sparkstorm.common.errors import NotAliveError
 from sparkstorm.common.model.assignment import TaskInfo
@@ -357,6 +357,13 @@ def test_events_that_no_worker_writes_are_passed_over() -> None:
 )
 def test_the_share_follows_the_rate(rate: float | None, bits: int) -> None:
     assert traces.bits_for(rate) == bits
+
+
+def test_a_message_whose_rows_were_not_all_looked_at_is_not_called_gone() -> None:
+    message = Message("0" * 16, "7", "lines", 1, 1_000)
+    found = Journey("t", "0" * 16, 3_000, message, is_whole=False)
+    assert "none of its rows is among those that were looked at; not everything" in found.sentence
+    assert "none of its rows waits in the store" not in found.sentence
 
 
 def test_a_journey_is_a_record_of_plain_values() -> None:

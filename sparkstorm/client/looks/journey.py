@@ -114,6 +114,8 @@ class Journey:
             began = f"of {self.message.component}#{self.message.task} is open for {self._age(self.message.emit_ms)}"
             if self.stays:
                 return f"{began}: {'; '.join(map(_stay_text, self.stays))}"
+            if not self.is_whole:
+                return f"{began}; none of its rows is among those that were looked at"
             return f"{began}, and none of its rows waits in the store: a worker has them at hand, or its verdict is on its way"
         # of at-most-once delivery, or its spout was called back while other rows of it go on
         if self.stays:
