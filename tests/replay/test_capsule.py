@@ -130,6 +130,26 @@ def test_a_failed_tuple_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(
     assert main(["capsule", str(capsule), "--pytest", "--force", *BUILT]) == 0
 
 
+@pytest.mark.slow
+def test_a_tuple_that_killed_its_worker_becomes_a_test_that_outlives_it(
+    averages: ModuleType, tmp_path: Path
+) -> None:
+    letter = failed_letter(averages)
+    killing = replace(letter, failure=replace(letter.failure, kind=FailureKind.KILLED))
+    capsule, test = tmp_path / f"mean{ENDING}", tmp_path / "test_mean.py"
+    write_capsule(capsule, killing)
+    (tmp_path / "averages.py").write_text(
+        SOURCE.replace("limit = 10 // (total - 5)", "import os; os._exit(7)")
+    )
+    assert main(["capsule", str(capsule), "--pytest", *BUILT]) == 0
+    before = run_pytest(test)
+    assert before.returncode == 1, before.stdout
+    assert "the process of the input ended with status 7" in before.stdout
+    (tmp_path / "averages.py").write_text(SOURCE.replace("10 // (total - 5)", "0"))
+    after = run_pytest(test)
+    assert after.returncode == 0, after.stdout
+
+
 def test_a_capsule_has_the_state_the_settings_and_the_place_of_the_run(
     averages: ModuleType, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sparkstorm.common.errors import InvalidConfigError, RecordingError
 from sparkstorm.common.model.dead_letter import DeadLetter
+from sparkstorm.common.model.failure import FailureKind
 from sparkstorm.common.settings import BuilderSettings, SubmissionSettings
 from sparkstorm.extensions.recording.capsule_files import BUILDER_ARGUMENTS, CLASSES, ENDING
 
@@ -40,7 +41,8 @@ def text_of_test(path: Path, letter: DeadLetter, test: Path, conf: Mapping[str, 
             f"{path.name}: topology {named!r:.80} is not of the form module:function"
         )
     classes = SubmissionSettings.of(conf).serializers
-    return _TEST.format(
+    form = _TEST_APART if letter.failure.kind is FailureKind.KILLED else _TEST
+    return form.format(
         about="\n".join(f"# {line}" for line in _about(path, letter)),
         module=match[1],
         function=match[2],
@@ -67,6 +69,29 @@ from sparkstorm.replay import open_capsule
 def test_{name}_takes_the_input_that_failed() -> None:
     step = open_capsule(Path(__file__).parent / {path!r}).step({function}(**{arguments}){conf})
     assert step.failure is None, f"{{step.failure.text}}\\n{{step.failure.traceback}}"
+"""
+
+
+# The input ends the process that executes it, without a word where that is pytest's own.
+_TEST_APART = """{about}
+
+import multiprocessing
+from pathlib import Path
+
+from {module} import {function}
+from sparkstorm.replay import open_capsule
+
+
+def execute_the_input() -> None:
+    step = open_capsule(Path(__file__).parent / {path!r}).step({function}(**{arguments}){conf})
+    assert step.failure is None, f"{{step.failure.text}}\\n{{step.failure.traceback}}"
+
+
+def test_{name}_takes_the_input_that_killed_its_worker() -> None:
+    process = multiprocessing.get_context("fork").Process(target=execute_the_input)
+    process.start()
+    process.join()
+    assert process.exitcode == 0, f"the process of the input ended with status {{process.exitcode}}"
 """
 
 
