@@ -172,8 +172,13 @@ def tail(arguments: argparse.Namespace) -> int:
             raise InvalidConfigError(str(error)) from error
         with contextlib.closing(rows):
             read = (sample for sample in rows if sample is not None)
+            shown_rows = 0
             for sample in islice(read, arguments.rows):
+                shown_rows += 1
                 _show(arguments, sample)
+    if not shown_rows and not is_for_programs(arguments):
+        stream = f"{arguments.component}/{arguments.stream}"
+        print(f"no row of {stream} was committed meanwhile", file=sys.stderr)
     return OK
 
 
