@@ -83,7 +83,9 @@ def capsule(arguments: argparse.Namespace) -> int:
     if is_for_programs(arguments):
         write_json({"capsule": str(path), "test": str(test)})
     else:
-        print(f"{test}: run it with python -m pytest {test}, where the topology's modules can be imported")
+        print(
+            f"{test}: run it with python -m pytest {test}, where the topology's modules can be imported"
+        )
     return OK
 
 

@@ -141,6 +141,35 @@ def test_rows_that_wait_for_a_busy_thread_do_not_time_out() -> None:
         assert not spout.failed
 
 
+def test_inputs_that_wait_for_a_thread_do_not_count_as_kept_by_user_code() -> None:
+    gate: Shared[threading.Event] = Shared(threading.Event())
+
+    class KeepsTheFirst(Bolt):
+        blocking = True
+
+        def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+            self.collector = collector
+
+        def execute(self, tup: Tuple) -> None:
+            if tup[0] > 0:
+                gate.value.wait(60)
+                self.collector.ack(tup)
+
+    spout = FeederSpout()
+    with LocalCluster(thread_patience_secs=0) as cluster:
+        cluster.submit(chain(spout, KeepsTheFirst()))
+        for n in range(5):
+            spout.feed([n])
+        process = cluster.topology().worker_of("bolt").process
+        assert process is not None and process.worker is not None
+        counts = process.worker.progress.counts_by_task
+        cluster.run_until(lambda: any(count.held for count in counts.values()))
+        assert [count.held for count in counts.values() if count.component == "bolt"] == [1]
+        assert sum(count.pending for count in counts.values()) == 5
+        gate.value.set()
+        cluster.run_until(lambda: len(spout.acked) == 4)
+
+
 def test_a_blocking_bolts_latency_is_the_time_of_its_calls() -> None:
     is_in: Shared[threading.Event] = Shared(threading.Event())
     gate: Shared[threading.Event] = Shared(threading.Event())

@@ -180,8 +180,7 @@ def _note_bolt(counts: TaskCounts, bolt: BoltTask) -> None:
         counts.acked += acked
         counts.replayed += replayed
     counts.is_waiting = bolt.is_waiting
-    # Inputs that wait for a try are not held by user code.
-    counts.held = max(0, len(bolt.held) - len(bolt.retries)) if bolt.held else 0
+    counts.held = bolt.num_kept
     if bolt.time is not None and bolt.time.timing is not None:
         counts.late += bolt.time.timing.take_late_rows()
 

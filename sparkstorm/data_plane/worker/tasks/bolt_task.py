@@ -477,6 +477,16 @@ class BoltTask(Task):
         """
         return self._thread is not None and self._thread.is_busy
 
+    @property
+    def num_kept(self) -> int:
+        """Return how many inputs user code keeps, neither acked nor failed: held ones but those
+        that wait for a try, or for the bolt's thread.
+        """
+        if not self.held:
+            return 0
+        queued = 0 if self._thread is None else len(self._thread.queued)
+        return max(0, len(self.held) - len(self.retries) - queued)
+
     def waiting_since_ms(self) -> int | None:
         """Birth of the oldest root among held inputs that wait for their next try or for the thread
         (not for an ack).
