@@ -208,7 +208,7 @@ class DataPlane:
         new.errors[:0] = old.errors
         new.arrivals.follow(old.arrivals)
         new.has_inherited = True
-        remaining = under_way(map(Progress.decode, old.store.progress_by_owner.values()))
-        new.store.progress_by_owner[INHERITED] = remaining.encode()
+        if counts := [*map(Progress.decode, old.store.progress_by_owner.values())]:
+            new.store.progress_by_owner[INHERITED] = under_way(counts).encode()
         old.store.dead_letters, old.store.letters_so_far = [], 0
         old.store.end()
