@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sparkstorm.connectors.files import find_files as find_files
     from sparkstorm.connectors.http import Webhook as Webhook
     from sparkstorm.connectors.http_sink import HttpSink as HttpSink
+    from sparkstorm.connectors.kafka.debezium import Debezium as Debezium
+    from sparkstorm.connectors.kafka.schemas import SchemaRegistry as SchemaRegistry
     from sparkstorm.connectors.kafka.sink import KafkaSink as KafkaSink
     from sparkstorm.connectors.kafka.source import KafkaSource as KafkaSource
     from sparkstorm.connectors.lookups import HttpLookup as HttpLookup
@@ -41,6 +43,8 @@ __all__, __getattr__, __dir__ = lazy_names(
         "sparkstorm.connectors.files": ["FileLines", "find_files"],
         "sparkstorm.connectors.http": ["Webhook"],
         "sparkstorm.connectors.http_sink": ["HttpSink"],
+        "sparkstorm.connectors.kafka.debezium": ["Debezium"],
+        "sparkstorm.connectors.kafka.schemas": ["SchemaRegistry"],
         "sparkstorm.connectors.kafka.source": ["KafkaSource"],
         "sparkstorm.connectors.kafka.sink": ["KafkaSink"],
         "sparkstorm.connectors.lookups": ["HttpLookup", "RedisLookup", "SqlLookup"],

@@ -32,13 +32,14 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.connectors import KafkaSink, KafkaSource, SqlSink
+from sparkstorm.connectors import KafkaSink, KafkaSource, SchemaRegistry, SqlSink
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka import sink as kafka_sink
 from sparkstorm.connectors.kafka.records import batch_maker, meta_fields
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from sparkstorm.testing.servers import KafkaServer
 from tests.connectors.crashing_sink import CrashingSink, die_everywhere, feed
+from tests.connectors.registry import serve
 from tests.connectors.test_bad_input import ROWS, Relieved, disk_of, fill, write
 from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 from tests.connectors.test_sql import Bench as SqlBench
@@ -824,3 +825,62 @@ def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(
             assert [(row["n"], row["text"]) for row in read_all(server, name)] == ROWS
         finally:
             server.stop()
+
+
+def test_values_by_a_registry_go_there_and_back_and_wait_while_it_is_away(
+    kafka: KafkaServer,
+) -> None:
+    name = topic(kafka)
+    fields = [("user", "string"), ("n", ["null", "long"]), ("at_ms", "long")]
+    schema = {"type": "record", "name": "Click"}
+    schema["fields"] = [{"name": name, "type": kind} for name, kind in fields]  # type: ignore[assignment]
+    with serve() as registry:
+        place = SchemaRegistry(registry.url)
+        sink = KafkaSink(
+            kafka.address,
+            name,
+            key="user",
+            time="at_ms",
+            registry=place,
+            schema=json.dumps(schema),
+            tombstones=True,
+        )
+        rows: list[list[Any]] = [
+            ["ann", 1 << 60, 5],
+            ["bob", "x", 6],
+            ["ann", None, 7],
+            ["cid", 3, 8],
+        ]
+        letters = feed(sink, ["user", "n", "at_ms"], rows)
+        assert [letter.values for letter in letters] == [("bob", "x", 6)]
+        assert "does not fit the schema Click" in letters[0].reason
+        assert registry.subjects == {f"{name}-value": [1]}
+        produce(kafka, name, [b"\0\0\0\0\x63x", b"{}", b"\0\0\0\0\x01\x80"])
+        registry.status = 503
+        source = KafkaSource(
+            kafka.address,
+            name,
+            {"user": "string", "n": "bigint", "at_ms": "bigint"},
+            registry=place,
+            time="at_ms",
+            tombstones="skip",
+            follow=False,
+        )
+        bench: Any = Bench(source)  # type: ignore[arg-type]
+        bench.emit = lambda values, message_id, stream="default": bench.rows.append(
+            (stream, *values)
+        )
+        wait_until(lambda: not bench.step() and bench.errors, "the registry is away")
+        assert f"Schema Registry at {registry.url} cannot be reached: not now" in bench.errors[0]
+        assert source.snapshot() == {} and not source.is_exhausted()
+        registry.status = 0
+        found = bench.until(99)
+        assert source.snapshot() == {f"{name}/0": source.extent()[0]}
+        source.close()
+    assert [row[1:4] for row in found if row[0] == "default"] == [
+        ("ann", 1 << 60, 5),
+        ("cid", 3, 8),
+    ]
+    reasons = [row[3] for row in found if row[0] == "bad"]
+    assert "its schema 99 is not in the Schema Registry" in reasons[0]
+    assert "no registry's format" in reasons[1] and "none of AVRO schema 1" in reasons[2]

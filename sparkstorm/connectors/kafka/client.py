@@ -5,7 +5,7 @@ last.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkstorm.common.errors import InvalidConfigError
@@ -110,3 +110,12 @@ def topic_name(name: str, what: str) -> str:
             f"{what}: {name!r:.80} is no name of a topic: up to 249 letters, digits, dots, '_' and '-'"
         )
     return name
+
+
+def topic_names(topics: str | Sequence[str]) -> list[str]:
+    """Return the names of a source's topics, each once."""
+    given = [topics] if isinstance(topics, str) else topics
+    names = [topic_name(topic, "KafkaSource") for topic in given]
+    if not names:
+        raise InvalidConfigError("KafkaSource: name a topic, at least one")
+    return list(dict.fromkeys(names))

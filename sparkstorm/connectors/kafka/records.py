@@ -8,9 +8,12 @@ from typing import Any
 from sparkstorm.api.columns import arrow_type
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.values.column_types import parse_columns
+from sparkstorm.connectors.kafka.debezium import Debezium
+from sparkstorm.connectors.kafka.schemas import SchemaRegistry
 
 # pyarrow reads their JSON as the parser does
 _SIMPLE = frozenset({"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"})
+_TOMBSTONES = ("emit", "skip", "bad")
 Made = tuple[Any, dict[tuple[str, int], int]]
 
 
@@ -31,6 +34,22 @@ def meta_fields(value: Collection[str], binary_key: bool, headers: str | None) -
             f"KafkaSource: '{taken[0]}' is the name of two fields of a tuple, which has {', '.join(own)} of each record"
         )
     return {**fields, **({} if headers is None else {headers: "any"})}
+
+
+def value_fields(
+    fields: Mapping[str, str] | None, binary: bool, changes: Debezium | None
+) -> dict[str, str]:
+    """Return the fields that a tuple has of a record's value, with their types;
+    InvalidConfigError for a name that two have.
+    """
+    if fields is None:
+        return {"value": "binary" if binary else "string"}
+    added = {} if changes is None else changes.outputs
+    if taken := fields.keys() & added.keys():
+        raise InvalidConfigError(
+            f"KafkaSource: changes adds a field '{min(taken)}', and fields has one; Debezium(op=, time=) renames it"
+        )
+    return {**fields, **added}
 
 
 def header_pairs(message: Any) -> list[list[Any]]:
@@ -142,3 +161,36 @@ def _has_large(column: Any) -> bool:
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.greater_equal(pc.abs(column), float(1 << 53))).as_py())
+
+
+def check_choices(start: str | int, lost: str, tombstones: str | None) -> None:
+    """Raise InvalidConfigError for a choice that a source does not have."""
+    is_start = start in ("earliest", "latest") or (type(start) is int and start >= 0)
+    if not is_start or lost not in ("fail", "skip"):
+        raise InvalidConfigError(
+            'KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"'
+        )
+    if tombstones not in (None, *_TOMBSTONES):
+        raise InvalidConfigError(
+            f"KafkaSource: tombstones is one of {', '.join(_TOMBSTONES)}, not {tombstones!r:.40}"
+        )
+
+
+def check_formats(
+    fields: Any,
+    registry: SchemaRegistry | None,
+    reader_schema: str | None,
+    changes: Debezium | None,
+    tombstones: str | None,
+) -> None:
+    """Raise InvalidConfigError for options of formats that do not go together."""
+    if fields is None and (registry is not None or changes is not None):
+        raise InvalidConfigError(
+            "KafkaSource: registry and changes need fields, which are what a tuple gets of a record"
+        )
+    if reader_schema is not None and registry is None:
+        raise InvalidConfigError("KafkaSource: reader_schema needs a registry")
+    if changes is not None and tombstones == "emit":
+        raise InvalidConfigError(
+            'KafkaSource: with changes tombstones is "skip" or "bad": the deletion before each is emitted'
+        )

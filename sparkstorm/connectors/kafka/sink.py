@@ -19,6 +19,7 @@ from sparkstorm.connectors.kafka.client import (
     topic_name,
 )
 from sparkstorm.connectors.kafka.records import pairs_of
+from sparkstorm.connectors.kafka.schemas import RegistryWriter, SchemaRegistry
 from sparkstorm.connectors.patience import Secret
 
 _LOOK_SECS = 0.01
@@ -33,8 +34,14 @@ class KafkaSink(TransactionalSink):
     None: a tombstone); `key` and `time` name fields of its key and its time in milliseconds.
     `headers` names a field of its headers, as KafkaSource gives them or a mapping, which the object
     then leaves out. With `tombstones=True` a tuple that has None in each field but these is a
-    tombstone for its key. The epoch's number is
-    committed in the same transaction, as an offset of the group
+    tombstone for its key.
+
+    With `registry` a value is Avro, Protobuf or JSON Schema: of the tuple's fields that the schema
+    has, or of the mapping in the field `value`. The schema is the latest of the topic's subject, or
+    `schema` of `schema_type` ("avro", "protobuf", "json"), which is registered under the `subject`
+    named by "topic", "record" or "topic-record". A row that does not fit is parked.
+
+    The epoch's number is committed in the same transaction, as an offset of the group
     `sparkstorm-<topology>/<component>/<task>`, and the rows are an outbox in the worker's commit:
     what a crash left open is aborted and produced anew, unless the number shows that it is there.
     One transactional id per task fences workers that are taken for dead.
@@ -50,6 +57,10 @@ class KafkaSink(TransactionalSink):
         time: str | None = None,
         headers: str | None = None,
         tombstones: bool = False,
+        registry: SchemaRegistry | None = None,
+        schema: str | None = None,
+        schema_type: str = "avro",
+        subject: str = "topic",
         options: Mapping[str, Any] | None = None,
         password_file: str | None = None,
         password_env: str | None = None,
@@ -67,6 +78,13 @@ class KafkaSink(TransactionalSink):
                 "KafkaSink: tombstones needs a key, and no value: where that names a field, its None is a tombstone"
             )
         self._tombstones = tombstones
+        if schema is not None and registry is None:
+            raise InvalidConfigError("KafkaSink: schema needs a registry")
+        self._encoder = (
+            None
+            if registry is None
+            else RegistryWriter(registry, self._topic, schema, schema_type, subject)
+        )
         self.input_fields = [name for name in (key, value, time, headers) if name is not None]
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
@@ -95,9 +113,11 @@ class KafkaSink(TransactionalSink):
             if self._places is not None:
                 values = tuple(values[place] for place in self._places)
             is_tombstone = self._tombstones and all(tup[n] is None for n in self._rest)
-            value: Any = None if is_tombstone else self._to_json(values)
+            value: Any = None if is_tombstone else self._to_value(values)
         else:
             value = tup[self._value]
+            if self._encoder is not None and value is not None:
+                value = self._encoder.encode(value)
         if value is not None and type(value) not in (str, bytes):
             raise ValueError(
                 f"field '{self._value}' is a {type(value).__name__}; a record's value is text or bytes"
@@ -119,7 +139,12 @@ class KafkaSink(TransactionalSink):
         """Make the writer of a stream's rows as JSON."""
         named = [name for name in fields if name != self._headers]
         self._fields = fields
-        self._to_json = row_writer(named)
+        encoder = self._encoder
+        self._to_value: Callable[[Sequence[Any]], str | bytes] = (
+            row_writer(named)
+            if encoder is None
+            else lambda values: encoder.encode(dict(zip(named, values, strict=True)))
+        )
         self._places = None if len(named) == len(fields) else list(map(fields.index, named))
         self._rest = [name for name in named if name not in (self._key, self._time)]
 
@@ -141,6 +166,8 @@ class KafkaSink(TransactionalSink):
 
     def recover(self, epoch: int, prepared: Any) -> None:
         """Abort what a former owner left open; then bring the last epoch to its end."""
+        if self._encoder is not None:
+            self._encoder.load()
         self._speaking(self._begin_producing)
         super().recover(epoch, prepared)
 

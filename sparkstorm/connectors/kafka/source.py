@@ -18,9 +18,18 @@ from sparkstorm.connectors.kafka.client import (
     KafkaClient,
     exception,
     is_lasting,
-    topic_name,
+    topic_names,
 )
-from sparkstorm.connectors.kafka.records import batch_maker, header_pairs, meta_fields
+from sparkstorm.connectors.kafka.debezium import Debezium
+from sparkstorm.connectors.kafka.records import (
+    batch_maker,
+    check_choices,
+    check_formats,
+    header_pairs,
+    meta_fields,
+    value_fields,
+)
+from sparkstorm.connectors.kafka.schemas import RegistryReader, SchemaRegistry
 from sparkstorm.connectors.patience import Patience, Secret
 from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
 
@@ -29,7 +38,6 @@ _BATCH_ROWS = 4_096
 _MOST_WAITING = 50_000  # of a partition whose records are ahead of others'
 _MOST_LAGS = 24  # partitions of a task with gauges of their own: every commit has them
 _LOOK_MS = 30_000  # for partitions that were added
-_TOMBSTONES = ("emit", "skip", "bad")
 
 
 class KafkaSource(ReplayableSpout):
@@ -42,6 +50,12 @@ class KafkaSource(ReplayableSpout):
     `bad` (place, text, reason) and is reported. A tombstone, a record without a value, is emitted
     with None in `value` or in each of `fields` ("emit"), left out ("skip"), or sent to `bad`; without
     `tombstones` it is emitted, with `fields` it goes to `bad`.
+
+    With `registry` values are Avro, Protobuf or JSON Schema, decoded by the schema that each names;
+    a schema that lacks one of `fields` sends its records to `bad`. With `reader_schema`, Avro's
+    rules of evolution apply to its fields. With `changes` values are Debezium's envelopes, as JSON
+    or by the registry, and tuples are rows of a table, with an operation and a time behind `fields`;
+    tombstones, which follow deletions, are left out, and `time` is that of the change.
 
     The partitions of a task are read in step by event time: that of the field `time`, or what the
     function `time` makes of the record's fields by name, in milliseconds; else, and for a tombstone,
@@ -74,6 +88,9 @@ class KafkaSource(ReplayableSpout):
         binary_key: bool = False,
         headers: str | None = None,
         tombstones: str | None = None,
+        registry: SchemaRegistry | None = None,
+        reader_schema: str | None = None,
+        changes: Debezium | None = None,
         start: str | int = "earliest",
         lost: str = "fail",
         follow: bool = True,
@@ -85,30 +102,33 @@ class KafkaSource(ReplayableSpout):
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        _check_choices(start, lost, tombstones)
+        check_choices(start, lost, tombstones)
+        check_formats(fields, registry, reader_schema, changes, tombstones)
         self._client = KafkaClient(
             "KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env)
         )
-        self._topics = _topic_names(topics)
+        self._topics = topic_names(topics)
         if fields is not None and not isinstance(fields, Mapping):
             fields = dict.fromkeys(fields, "any")
         self._fields = None if fields is None else dict(fields)
         self._handed: dict[str, int] = {}
         self._binary = binary
         self._has_headers = headers is not None
-        self._tombstones = tombstones or ("emit" if fields is None else "bad")
+        self._registry = registry
+        self._reader_schema = reader_schema
+        self._changes = changes
+        default = "emit" if fields is None else "bad" if changes is None else "skip"
+        self._tombstones = tombstones or default
         self._start = start
         self._lost = lost
         self._follow = follow
-        value = (
-            {"value": "binary" if binary else "string"} if self._fields is None else self._fields
-        )
+        value = value_fields(self._fields, binary, changes)
+        if changes is not None:
+            time = time or changes.time
         self._meta = meta_fields(value, binary_key, headers)
-        self._time = (
-            None
-            if time is None
-            else RecordTime("KafkaSource", time, (*value, *self._meta), self._fields or ())
-        )
+        timed = () if fields is None else value
+        names = (*value, *self._meta)
+        self._time = None if time is None else RecordTime("KafkaSource", time, names, timed)
         self._idle_ms = round(idle_secs * 1000)
         # the end of a source that is not followed is the last one
         self._end_wait_ms = round(end_wait_secs * 1000) if follow else 0
@@ -123,12 +143,29 @@ class KafkaSource(ReplayableSpout):
         self._index, self._tasks = context.task_index, len(context.peers)
         self._where = f"component '{context.component_id}', Kafka at {self._client.servers}"
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
-        self._parse: Callable[[Any], tuple[Any, ...]] = (
-            self._parse_value if self._fields is None else json_parser(self._fields)
-        )
+        self._decoder: RegistryReader | None = None
+        if self._registry is not None:
+            self._decoder = RegistryReader(
+                self._registry,
+                self._fields or {},
+                Patience(
+                    f"component '{context.component_id}', {self._registry.where}",
+                    context.now_ms,
+                    collector.report_error,
+                ),
+                self._reader_schema,
+                self._changes,
+            )
+        self._held: list[Any] = []  # records that wait for the registry
+        self._parse: Callable[[Any], tuple[Any, ...]] = self._parser()
         # before its turn, for its time
         self._is_read = self._time is not None or self._ahead_ms is not None
-        emits_rows = self._is_read or self._has_headers or "default" not in context.column_streams
+        emits_rows = (
+            self._is_read
+            or self._has_headers
+            or self._registry is not None
+            or "default" not in context.column_streams
+        )
         self._make_batch = (
             None if emits_rows else batch_maker(self._fields, self._binary, self._meta)
         )
@@ -192,7 +229,7 @@ class KafkaSource(ReplayableSpout):
         """Emit what has come, in the order of event time."""
         if self._broken is not None:
             raise self._broken
-        if self._patience.is_resting:
+        if self._patience.is_resting or (self._decoder and self._decoder.is_resting):
             return
         try:
             if self._order.is_empty or not self._emit_some():
@@ -288,11 +325,17 @@ class KafkaSource(ReplayableSpout):
                 self._assign()
         except KafkaException as error:
             outage = error
-        messages = self._consumer.consume(1, 0.1 if self._assigned and outage is None else 0)
-        if messages:
-            # with a time-out it would wait for as many
-            messages += self._consumer.consume(self._most, 0)
+        messages = self._held
+        if not messages:
+            messages = self._consumer.consume(1, 0.1 if self._assigned and outage is None else 0)
+            if messages:
+                # with a time-out it would wait for as many
+                messages += self._consumer.consume(self._most, 0)
         self._order.note_poll(self._now_ms() - began_ms)
+        if self._decoder and not self._decoder.load(m.value() for m in messages if not m.error()):
+            self._held = messages
+            return
+        self._held = []
         records = self._put_all([message for message in messages if message.error() is None])
         for message in messages:
             if message.error() is not None:
@@ -425,6 +468,15 @@ class KafkaSource(ReplayableSpout):
             )
         self._next[partition_name] = offset + 1
 
+    def _parser(self) -> Callable[[Any], tuple[Any, ...]]:
+        if self._fields is None:
+            return self._parse_value
+        if self._decoder is not None:
+            return self._decoder.parse
+        if self._changes is not None:
+            return self._changes.json_reader(self._fields)
+        return json_parser(self._fields)
+
     def _parse_value(self, value: bytes) -> tuple[Any, ...]:
         return (value if self._binary else value.decode("utf-8", "replace"),)
 
@@ -503,26 +555,6 @@ class KafkaSource(ReplayableSpout):
             if partition.offset >= 0:  # as a number that outlasts a restart
                 self._next[f"{partition.topic}/{partition.partition}"] = partition.offset
         return begun + new
-
-
-def _check_choices(start: str | int, lost: str, tombstones: str | None) -> None:
-    is_start = start in ("earliest", "latest") or (type(start) is int and start >= 0)
-    if not is_start or lost not in ("fail", "skip"):
-        raise InvalidConfigError(
-            'KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"'
-        )
-    if tombstones not in (None, *_TOMBSTONES):
-        raise InvalidConfigError(
-            f"KafkaSource: tombstones is one of {', '.join(_TOMBSTONES)}, not {tombstones!r:.40}"
-        )
-
-
-def _topic_names(topics: str | Sequence[str]) -> list[str]:
-    given = [topics] if isinstance(topics, str) else topics
-    names = [topic_name(topic, "KafkaSource") for topic in given]
-    if not names:
-        raise InvalidConfigError("KafkaSource: name a topic, at least one")
-    return list(dict.fromkeys(names))
 
 
 def _has_value(record: Any) -> bool:
