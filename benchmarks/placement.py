@@ -2,7 +2,7 @@
 
     python -m benchmarks.placement [--seed 1] [--problems 300] [--used 0.6 0.9] [--large]
 
-Problems are drawn from the seed (`placement_problems.py`): a topology of at most eight executors
+Problems are drawn from the seed (`sparkstorm/extensions/laboratory/optimum.py`): a topology of at most eight executors
 with measured rates and CPU, on nodes that are `--used` full of it. `crossing` and `busiest` are
 means of ratios to the least traffic between nodes and the least load of the busiest node, each over
 all placements that fit. `best of both` is, by exhaustive search, the placement with the least
@@ -20,16 +20,16 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from benchmarks.placement_problems import (
+from sparkstorm.common.config import keys
+from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
+from sparkstorm.extensions.laboratory import Scene, generate, moved
+from sparkstorm.extensions.laboratory.optimum import (
     Small,
     draw,
     least_busiest,
     least_crossing,
     numbers_of,
 )
-from sparkstorm.common.config import keys
-from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
-from sparkstorm.extensions.laboratory import Scene, generate, moved
 
 SCHEDULERS = ("even", "default", "multitenant", "jstorm", "resource-aware", "traffic")
 CONF: dict[str, Any] = {"multitenant.scheduler.user.pools": {}}

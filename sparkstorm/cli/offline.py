@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -71,6 +72,9 @@ def schedule(arguments: argparse.Namespace) -> int:
     from sparkstorm.extensions.laboratory.form.solve import answer_to
 
     status = 0
+    if ":" in (arguments.scheduler or ""):
+        # a class of the user's, as `python -m` would see it
+        sys.path.append(os.getcwd())
     for path in arguments.files:
         try:
             problems = list(_problems(path, arguments.lines))
@@ -79,7 +83,7 @@ def schedule(arguments: argparse.Namespace) -> int:
             status = 1
             continue
         for problem in problems:
-            answer, well_formed = answer_to(problem, arguments.why)
+            answer, well_formed = answer_to(problem, arguments.why, arguments.scheduler)
             print(answer, flush=True)
             status = status if well_formed else 1
     return status
@@ -133,6 +137,11 @@ def add_verbs(verbs: Any) -> None:
     verb.add_argument("--lines", action="store_true", help="one problem per line")
     verb.add_argument(
         "--why", action="store_true", help="add the reason of each place to the answers"
+    )
+    verb.add_argument(
+        "--scheduler",
+        metavar="NAME",
+        help="answer by this one, also by a class of yours (module:Class), in place of the file's",
     )
     verb.set_defaults(run=schedule)
     verb = verbs.add_parser("recorded", description=recorded.__doc__)

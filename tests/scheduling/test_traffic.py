@@ -11,13 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.placement_problems import (
-    Small,
-    draw,
-    least_busiest,
-    least_crossing,
-    numbers_of,
-)
 from sparkstorm.common.model.assignment import TopologyBase
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.status import TopologyStatus
@@ -40,6 +33,13 @@ from sparkstorm.control_plane.scheduling.traffic.scheduler import TrafficSchedul
 from sparkstorm.control_plane.scheduling.traffic.search import Item, Limits, Search, Weights
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from sparkstorm.extensions.laboratory import Scene, generate, moved
+from sparkstorm.extensions.laboratory.optimum import (
+    Small,
+    draw,
+    least_busiest,
+    least_crossing,
+    numbers_of,
+)
 from tests.scheduling.clusters import cluster, component, places, singles, supervisor, topology
 from tests.tiers import examples
 
@@ -565,6 +565,7 @@ def test_the_reference_agrees_with_brute_force() -> None:
             tuple(dice.uniform(1, 10) for _ in range(count)),
             tuple(map(tuple, rates)),
             tuple(dice.uniform(5, 30) for _ in range(nodes)),
+            (1.0,) * count,
             tuple(float(dice.randint(0, 4)) for _ in range(nodes)),
             tuple(dice.randint(1, 3) for _ in range(nodes)),
             dice.randint(1, 4),

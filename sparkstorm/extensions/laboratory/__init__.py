@@ -2,6 +2,20 @@
 cluster.
 """
 
-from sparkstorm.extensions.laboratory.scene import Scene, compare, former_slots, generate, moved
+from sparkstorm.extensions.laboratory.costs import costs
+from sparkstorm.extensions.laboratory.generator import CLUSTERS, SHAPES, generate
+from sparkstorm.extensions.laboratory.network import Network, predict
+from sparkstorm.extensions.laboratory.scene import Scene, compare, former_slots, moved
 
-__all__ = ["Scene", "compare", "former_slots", "generate", "moved"]
+__all__ = [
+    "CLUSTERS",
+    "SHAPES",
+    "Network",
+    "Scene",
+    "compare",
+    "costs",
+    "former_slots",
+    "generate",
+    "moved",
+    "predict",
+]

@@ -3,7 +3,6 @@ as plain data.
 """
 
 import json
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,25 +11,23 @@ from typing import Any
 
 from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.common.model.strict import named_errors, whole
+from sparkstorm.common.model.strict import named_errors, near_name, whole
 from sparkstorm.common.model.tasks import partition_fixed
-from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
 from sparkstorm.control_plane.scheduling.per_topology import schedule_cells
 from sparkstorm.control_plane.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.control_plane.scheduling.reasons import Reasons
 from sparkstorm.control_plane.scheduling.reconcile import kept_for_rebalance
 from sparkstorm.control_plane.scheduling.records import (
-    ComponentView,
     Conf,
-    InputView,
     SupervisorView,
     TopologyView,
 )
 from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
-from sparkstorm.control_plane.scheduling.view import Assignments, ClusterView
+from sparkstorm.control_plane.scheduling.view import Assignments, ClusterView, Scheduler
 from sparkstorm.extensions.laboratory.form.fields import parse
 from sparkstorm.extensions.laboratory.form.measured import host_row, measured_row
 from sparkstorm.extensions.laboratory.form.storm_problem import Round, problem_from, rows_of
+from sparkstorm.extensions.laboratory.plugged import scheduler_named
 
 Row = dict[str, Any]
 NOWHERE: Row = dict.fromkeys(("node", "host", "port"))
@@ -192,8 +189,8 @@ class Scene:
     def scheduled(
         self, scheduler: str, conf: Conf | None = None, inner: str = "default"
     ) -> "Scene":
-        """Return the scene after one round of the named scheduler."""
-        return self._after(self._round(scheduler, conf, inner, None))
+        """Return the scene after one round of the named scheduler, or of one by `module:Class`."""
+        return self.answered(self._scheduler(scheduler, conf, inner))
 
     def why(self, scheduler: str, conf: Conf | None = None, inner: str = "default") -> list[Row]:
         """Return each executor's place after one round of a scheduler, with the reason that the
@@ -203,7 +200,7 @@ class Scene:
         place before.
         """
         reasons = Reasons()
-        after = self._after(self._round(scheduler, conf, inner, reasons))
+        after = self.answered(self._scheduler(scheduler, conf, inner), reasons)
         rows = []
         for row, (topology_id, executor, slot) in zip(after.rows(), after._places(), strict=True):
             before = self.assignments.get(topology_id, {}).get(executor)
@@ -215,20 +212,20 @@ class Scene:
             )
         return rows
 
-    def _round(
-        self, scheduler: str, conf: Conf | None, inner: str, reasons: Reasons | None
-    ) -> ClusterView:
+    def answered(self, scheduler: Scheduler, reasons: Reasons | None = None) -> "Scene":
+        """Return the scene after one round of a scheduler that is prepared; what it remembers is
+        kept for its next round.
+        """
         cluster = self.view()
         cluster.reasons = reasons
-        chosen = scheduler_by_name(scheduler, {**self.conf, **(conf or {})}, inner)
-        schedule_cells(chosen, cluster.topologies, cluster)
-        return cluster
-
-    def _after(self, cluster: ClusterView) -> "Scene":
+        schedule_cells(scheduler, cluster.topologies, cluster)
         words = {**cluster.status, **cluster.refused}
         return replace(
             self, assignments=cluster.assignments(), reason_by_topology=words, previous={}
         )
+
+    def _scheduler(self, name: str, conf: Conf | None, inner: str) -> Scheduler:
+        return scheduler_named(name, {**self.conf, **(conf or {})}, inner)
 
     def _places(self) -> Iterable[tuple[str, ExecutorId, WorkerSlot | None]]:
         for topology in self.topologies:
@@ -425,61 +422,6 @@ def _topology_row(topology: TopologyView) -> Row:
     return {**row, "conf": conf, "components": parts, **measured}
 
 
-def generate(
-    num_nodes: int,
-    num_topologies: int,
-    executors_each: int,
-    workers_each: int,
-    slots_per_node: int = 4,
-    seed: int | None = None,
-) -> Scene:
-    """Return a cluster without placements: chains of one spout and two bolts, equal nodes, racks of
-    twenty. With a seed: racks of four, and nodes with one to all of the slots and a quarter to all
-    of memory and CPU.
-    """
-    supervisors = tuple(_node(index, slots_per_node, seed) for index in range(num_nodes))
-    topologies = tuple(
-        _chain(f"topology-{index:05}", executors_each, workers_each)
-        for index in range(num_topologies)
-    )
-    return Scene(supervisors, topologies, {}, {})
-
-
-def _node(index: int, slots: int, seed: int | None) -> SupervisorView:
-    # No generator of chance: this part is pure.
-    drawn = 0 if seed is None else zlib.crc32(f"{seed} {index}".encode())
-    share = 1.0 if seed is None else (0.25, 0.5, 1.0)[drawn % 3]
-    ports = slots if seed is None else 1 + drawn // 3 % slots
-    rack = index // (20 if seed is None else 4)
-    resources = {
-        "supervisor.memory.capacity.mb": 65536.0 * share,
-        "supervisor.cpu.capacity": 3200.0 * share,
-    }
-    return SupervisorView(
-        f"node-{index:05}",
-        f"host-{index:05}",
-        tuple(range(6700, 6700 + ports)),
-        f"rack-{rack:04}",
-        3_600_000,
-        resources,
-    )
-
-
-def _chain(name: str, num_executors: int, workers: int) -> TopologyView:
-    third = max(num_executors // 3, 1)
-    cuts = (0, min(third, num_executors), min(2 * third, num_executors), num_executors)
-    parts: list[ComponentView] = []
-    for index, part in enumerate(("read", "split", "count")):
-        executors = tuple(
-            ExecutorId(task + 1, task + 1) for task in range(cuts[index], cuts[index + 1])
-        )
-        inputs = (InputView(parts[-1].id),) if parts else ()
-        parts.append(ComponentView(part, "bolt" if parts else "spout", executors, {}, inputs))
-    return TopologyView(
-        name, name, tuple(parts), workers, "laboratory", 60_000, {"topology.workers": workers}
-    )
-
-
 def _whole(number: int, name: str, most: int = 2**31 - 1) -> int:
     with named_errors(InvalidConfigError, name):
         return int(whole(1, most)(number))
@@ -502,6 +444,14 @@ def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyVi
             parts[name], executors=tuple(ExecutorId(chunk[0], chunk[-1]) for chunk in chunks)
         )
     return replace(topology, components=tuple(parts.values()))
+
+
+def check_known(name: str, names: Iterable[str], where: str = "") -> None:
+    """Raise InvalidConfigError where `name` is none of `names`."""
+    known = list(names)
+    if name not in known:
+        words = f"there is no {show(name)}, only {', '.join(known)}{near_name(name, known)}"
+        raise InvalidConfigError(f"{where}: {words}" if where else words)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -22,13 +22,14 @@ Shares = Mapping[ExecutorId, float]
 
 @dataclass(frozen=True, slots=True)
 class SharedFlow:
-    """A flow in bytes a second, and the shares (sums are 1) of its senders and receivers."""
+    """A flow in bytes and rows a second, and the shares (sums are 1) of its senders and receivers."""
 
     sender: str
     receiver: str
     bytes_per_s: float
     sent: Shares = field(default_factory=dict)
     taken: Shares = field(default_factory=dict)
+    rows_per_s: float = 0.0
 
     def between(self, sender: ExecutorId, receiver: ExecutorId) -> float:
         """Return the bytes a second from one executor to another."""
@@ -41,20 +42,21 @@ def flows_of(topology: TopologyView) -> tuple[SharedFlow, ...]:
     Without measurements each subscription weighs 1, and all tasks of a component are equal.
     """
     measured = topology.measured
-    rates: dict[tuple[str, str, str], float] = {}
+    rates: dict[tuple[str, str, str], tuple[float, float]] = {}
     for flow in measured.flows if measured else ():
-        rates[flow.component, flow.stream, flow.receiver] = flow.bytes_per_s
+        rates[flow.component, flow.stream, flow.receiver] = flow.bytes_per_s, flow.rows_per_s
     parts = {part.id: part for part in topology.components if not part.is_system}
     flows = []
     for part in parts.values():
         for source in part.inputs:
             sender = parts.get(source.component)
-            rate = rates.get((source.component, source.stream, part.id), 0.0) if measured else 1.0
-            if sender is None or not rate:
+            unknown = (0.0, 0.0) if measured else (1.0, 1.0)
+            size, rows = rates.get((source.component, source.stream, part.id), unknown)
+            if sender is None or not size:
                 continue
             sent = _shares(sender, measured, "emitted_per_s")
             taken = _taken(part, source.grouping, measured)
-            flows.append(SharedFlow(sender.id, part.id, rate, sent, taken))
+            flows.append(SharedFlow(sender.id, part.id, size, sent, taken, rows))
     return tuple(flows)
 
 

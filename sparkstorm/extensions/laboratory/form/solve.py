@@ -1,23 +1,37 @@
-"""DeferredEmits to scheduling problems, from JSON text to JSON text."""
+"""Answers to scheduling problems, from JSON text to JSON text."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from sparkstorm.common.errors import SparkStormError, show
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.extensions.laboratory.form import jstorm_problem, storm_problem
 from sparkstorm.extensions.laboratory.form.fields import parse
 
 
-def solve(value: object, explains: bool = False) -> dict[str, Any]:
+def solve(value: object, explains: bool = False, scheduler: str | None = None) -> dict[str, Any]:
     """Return the answer to a problem, with reasons under `why` if `explains`; InvalidConfigError if
-    it is malformed.
+    it is malformed. `scheduler` answers in the place of the one that the problem names.
     """
+    if scheduler is not None:
+        return _solved_by(scheduler, value, explains)
     if isinstance(value, dict) and value.get("scheduler") == "jstorm":
         return jstorm_problem.answer(jstorm_problem.context_from(value), explains)
     return storm_problem.answer(storm_problem.problem_from(value), explains)
 
 
-def answer_to(text: str | bytes, explains: bool = False) -> tuple[str, bool]:
+def _solved_by(scheduler: str, value: object, explains: bool) -> dict[str, Any]:
+    if isinstance(value, dict) and value.get("scheduler") == "jstorm":
+        raise InvalidConfigError(
+            "a problem of JStorm's form is for its scheduler alone: leave --scheduler out"
+        )
+    problem = storm_problem.problem_from(value)
+    return storm_problem.answer(replace(problem, scheduler=scheduler), explains)
+
+
+def answer_to(
+    text: str | bytes, explains: bool = False, scheduler: str | None = None
+) -> tuple[str, bool]:
     """Return the answer to a problem's text as one line of JSON, and whether the problem was
     well-formed; never raises.
 
@@ -25,7 +39,7 @@ def answer_to(text: str | bytes, explains: bool = False) -> tuple[str, bool]:
     answered.
     """
     try:
-        return json.dumps(solve(parse(text), explains)), True
+        return json.dumps(solve(parse(text), explains, scheduler)), True
     except SparkStormError as error:
         return json.dumps({"error": str(error)}), False
     except Exception as error:

@@ -19,7 +19,7 @@ from sparkstorm.common.model.strict import (
     reader_of,
 )
 from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
-from sparkstorm.control_plane.scheduling.catalogue import BLACKLIST, BUILT_IN, scheduler_by_name
+from sparkstorm.control_plane.scheduling.catalogue import BLACKLIST, BUILT_IN
 from sparkstorm.control_plane.scheduling.multitenant.scheduler import MultitenantScheduler
 from sparkstorm.control_plane.scheduling.reasons import Reasons
 from sparkstorm.control_plane.scheduling.records import (
@@ -43,6 +43,7 @@ from sparkstorm.extensions.laboratory.form.fields import (
     no_duplicates,
 )
 from sparkstorm.extensions.laboratory.form.measured import HostForm, MeasuredForm
+from sparkstorm.extensions.laboratory.plugged import scheduler_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +303,7 @@ def answer(problem: Problem, explains: bool = False) -> dict[str, Any]:
 
     With `explains`, `why` holds the reason of each executor's place.
     """
-    scheduler = scheduler_by_name(problem.scheduler, problem.conf, problem.inner)
+    scheduler = scheduler_named(problem.scheduler, problem.conf, problem.inner)
 
     def solved(now: Round) -> dict[str, Any]:
         cluster = now.view(problem.conf)

@@ -1,5 +1,5 @@
-"""Small placement problems drawn from a seed, and the least that any placement can reach, by
-exhaustive search.
+"""Small placement problems, and the least that any placement of one can reach, by exhaustive search.
+PURE.
 
 A problem is one topology with measurements on a few nodes. A placement fits if no node has more CPU
 or memory than it offers and the wanted workers can be made of it, at most as many on a node as it
@@ -9,27 +9,20 @@ has slots.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
-from sparkstorm.common.model.assignment import ExecutorId
 from sparkstorm.control_plane.scheduling.measured.flows import flows_of
-from sparkstorm.control_plane.scheduling.measured.measurements import (
-    Flow,
-    Measurements,
-    TaskLoad,
-)
-from sparkstorm.control_plane.scheduling.records import (
-    ComponentView,
-    InputView,
-    SupervisorView,
-    TopologyView,
-)
-from sparkstorm.extensions.laboratory import Scene
+from sparkstorm.control_plane.scheduling.records import SupervisorView
+from sparkstorm.control_plane.scheduling.resource.resources import CPU, MEMORY
+from sparkstorm.control_plane.scheduling.traffic.problem import Demand
+from sparkstorm.extensions.laboratory.generator import MEMORY_MB, random_topology
+from sparkstorm.extensions.laboratory.scene import Scene
 
-MEMORY_MB = 128.0  # asked for by each executor, the key's default
 _SLACK = 1e-9
 _TRIES = 200
+_MOST_EXECUTORS = 8
+_MOST_NODES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +32,8 @@ class Small:
     cpu: tuple[float, ...]  # in percent of a core, as measured
     traffic: tuple[tuple[float, ...], ...]  # bytes a second between two executors, both ways
     capacity: tuple[float, ...]
-    room: tuple[float, ...]  # memory, in executors
+    memory: tuple[float, ...]  # in MB, of executors
+    room: tuple[float, ...]  # of nodes
     slots: tuple[int, ...]
     workers: int
 
@@ -62,7 +56,10 @@ class Small:
     def fits(self, places: Sequence[int]) -> bool:
         """Return whether a placement keeps every limit."""
         counts = [places.count(node) for node in range(len(self.slots))]
-        is_roomy = all(count <= room for count, room in zip(counts, self.room, strict=True))
+        taken = [0.0] * len(self.room)
+        for memory, node in zip(self.memory, places, strict=True):
+            taken[node] += memory
+        is_roomy = all(took <= most + _SLACK for took, most in zip(taken, self.room, strict=True))
         most = sum(map(min, counts, self.slots))
         makes_workers = sum(map(bool, counts)) <= self.workers <= most
         return is_roomy and makes_workers and self.busiest(places) <= 1.0 + _SLACK
@@ -115,21 +112,46 @@ def _least(
 
 
 def numbers_of(scene: Scene) -> Small:
-    """Return a scene of one topology in numbers."""
-    topology, nodes = scene.topologies[0], scene.supervisors
+    """Return a scene of one topology, which has measurements, in numbers."""
+    topology, cluster = scene.topologies[0], scene.view()
     assert topology.measured is not None
     flows = flows_of(topology)
     executors = topology.executors
     one_way = [[sum(flow.between(a, b) for flow in flows) for b in executors] for a in executors]
     size = range(len(executors))
+    demand = Demand(cluster)
+    needs = demand.of(topology)
+    offers = [demand.offer(each) for each in scene.supervisors]
     return Small(
-        tuple(topology.measured.load(each).cpu for each in executors),
+        tuple(needs[each][CPU] for each in executors),
         tuple(tuple(one_way[a][b] + one_way[b][a] for b in size) for a in size),
-        tuple(each.resources["supervisor.cpu.capacity"] for each in nodes),
-        tuple(each.resources["supervisor.memory.capacity.mb"] // MEMORY_MB for each in nodes),
-        tuple(len(each.ports) for each in nodes),
+        tuple(each[CPU] for each in offers),
+        tuple(needs[each][MEMORY] for each in executors),
+        tuple(each[MEMORY] for each in offers),
+        tuple(len(each.ports) for each in scene.supervisors),
         topology.num_workers,
     )
+
+
+def distance(scene: Scene) -> tuple[float, float] | None:
+    """Return the bytes between nodes and the load of the busiest node of a placement, each as a
+    multiple of the least that fits.
+
+    None where a search of all placements would take too long (more than one topology, eight
+    executors or four nodes), an executor has no place, or no placement fits or crosses nodes.
+    """
+    executors = [each for topology in scene.topologies for each in topology.executors]
+    is_small = len(executors) <= _MOST_EXECUTORS and len(scene.supervisors) <= _MOST_NODES
+    if len(scene.topologies) != 1 or not is_small or scene.topologies[0].measured is None:
+        return None
+    placed = scene.assignments.get(scene.topologies[0].id, {})
+    problem = numbers_of(scene)
+    crossing, busiest = least_crossing(problem), least_busiest(problem)
+    if len(placed) < len(executors) or not crossing or not busiest:
+        return None
+    at = {node.id: number for number, node in enumerate(scene.supervisors)}
+    places = [at[placed[each].node] for each in scene.topologies[0].executors]
+    return problem.crossing(places) / crossing, problem.busiest(places) / busiest
 
 
 # -- drawing ---------------------------------------------------------------------------------------
@@ -141,16 +163,17 @@ def draw(dice: Random, used: tuple[float, float] = (0.6, 0.9)) -> Scene:
     """
     for _ in range(_TRIES):
         scene = _drawn(dice, dice.uniform(*used))
-        if least_busiest(numbers_of(scene)) is not None and least_crossing(numbers_of(scene)):
+        problem = numbers_of(scene)
+        if least_busiest(problem) is not None and least_crossing(problem):
             return scene
     raise AssertionError(f"none of {_TRIES} problems has an answer")
 
 
 def _drawn(dice: Random, used: float) -> Scene:
-    topology = _topology(dice)
+    topology = random_topology(dice, _MOST_EXECUTORS)
     assert topology.measured is not None
     cpu = sum(each.cpu for each in topology.measured.tasks.values())
-    count = dice.randint(2, 4)
+    count = dice.randint(2, _MOST_NODES)
     is_mixed = dice.random() < 0.25
     shares = [dice.choice((0.5, 1.0)) if is_mixed else 1.0 for _ in range(count)]
     nodes = tuple(
@@ -169,47 +192,11 @@ def _drawn(dice: Random, used: float) -> Scene:
     )
     slots = sum(len(each.ports) for each in nodes)
     workers = dice.randint(2, min(slots, len(topology.executors)))
-    conf = {"topology.workers": workers}
-    sized = TopologyView(
-        "t",
-        "t",
-        topology.components,
-        workers,
-        "laboratory",
-        3_600_000,
-        conf,
-        measured=topology.measured,
+    sized = replace(
+        topology,
+        num_workers=workers,
+        owner="laboratory",
+        uptime_ms=3_600_000,
+        conf={"topology.workers": workers},
     )
     return Scene(nodes, (sized,), {}, {})
-
-
-def _topology(dice: Random) -> TopologyView:
-    """Return a random graph of two to four components with eight executors at most."""
-    count = dice.randint(2, 4)
-    widths = [1] * count
-    for _ in range(dice.randint(max(0, 4 - count), 8 - count)):
-        widths[dice.randrange(count)] += 1
-    parts: list[ComponentView] = []
-    flows: list[Flow] = []
-    tasks: dict[int, TaskLoad] = {}
-    for at, width in enumerate(widths):
-        sources = dice.sample(range(at), min(at, dice.choice((1, 1, 2)))) if at else []
-        inputs = tuple(InputView(f"c{each}", "default", "fields") for each in sources)
-        for each in sources:
-            rows = dice.lognormvariate(8.0, 1.0)
-            size = rows * dice.uniform(20.0, 400.0)
-            flows.append(Flow(f"c{each}", "default", f"c{at}", rows, size))
-        first = len(tasks) + 1
-        executors = tuple(ExecutorId(task, task) for task in range(first, first + width))
-        cost = dice.lognormvariate(3.0, 0.5)
-        for executor in executors:
-            skew = dice.lognormvariate(0.0, 0.3)
-            tasks[executor.first_task] = TaskLoad(
-                1000.0 * skew, 1000.0 * skew, 0.0, cost * skew, MEMORY_MB
-            )
-        # what a user would ask for: the mean, which the schedulers of resources go by
-        mean = sum(tasks[each.first_task].cpu for each in executors) / width
-        conf = {"topology.component.cpu.pcore.percent": mean}
-        parts.append(ComponentView(f"c{at}", "bolt" if at else "spout", executors, conf, inputs))
-    measured = Measurements(tuple(flows), tasks, 300_000, 3_600_000)
-    return TopologyView("t", "t", tuple(parts), measured=measured)

@@ -1,0 +1,262 @@
+"""Throughput and latency of a placement, predicted from measured rates by a model of CPU and of the
+network. PURE.
+
+Throughput: the utilisation law (Denning and Buzen: The operational analysis of queueing network
+models, ACM Computing Surveys 10(3), 1978). Every worker, node and link has a demand at the measured
+rates; the largest demand is the bottleneck, and 1 / demand the factor by which all rates can grow.
+Latency: the longest way from a source to a sink (Cardellini, Grassi, Lo Presti, Nardelli: Optimal
+operator placement for distributed stream processing applications, DEBS 2016): a component adds
+service / (1 - utilisation of its worker), as in M/M/1; an edge adds its latency by distance, and the
+time of a row on the link.
+
+Left out: batches and commits, which add to each hop between workers and make rows cheaper under
+load; back-pressure; queues on links; local groupings; time of day of any rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
+from sparkstorm.common.model.names import counted
+from sparkstorm.control_plane.scheduling.measured.flows import SharedFlow, Shares, flows_of
+from sparkstorm.control_plane.scheduling.records import ComponentView, TopologyView
+from sparkstorm.control_plane.scheduling.resource.resources import CPU
+from sparkstorm.control_plane.scheduling.traffic.problem import Demand, Placed
+from sparkstorm.extensions.laboratory.scene import Row, Scene
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Costs by distance. The defaults are those of a data centre with links of 1 Gb/s and racks
+    with 10 Gb/s; none of them was measured.
+    """
+
+    worker_ms: float = 0.0  # one way, within a worker
+    node_ms: float = 0.1  # between workers of a node
+    rack_ms: float = 0.5  # between nodes of a rack
+    far_ms: float = 1.0  # between racks
+    node_bytes_per_s: float = 125e6  # of a node's link, each way
+    rack_bytes_per_s: float = 1.25e9  # of a rack's link, each way
+    us_per_row: float = 1.0  # CPU of each end for a row that leaves its worker
+    us_per_kb: float = 1.0  # and for 1,000 bytes of it
+    cores_per_worker: float = 1.0  # executors of a worker share one core
+
+    def serialising(self, rows: float, size: float) -> float:
+        """Return the cores that one end needs for so many rows and bytes a second."""
+        return (rows * self.us_per_row + size / 1000 * self.us_per_kb) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A flow of a topology with the shares of it between slots."""
+
+    flow: SharedFlow
+    shares: Mapping[tuple[WorkerSlot, WorkerSlot], float]
+
+
+def predict(
+    scene: Scene,
+    network: Network | None = None,
+    load: float = 1.0,
+    measured_in: Scene | None = None,
+) -> list[Row]:
+    """Return a row per topology: rows a second of its sources at `load` times the measured rates,
+    the most that the placement can take with its bottleneck, and the latency in ms.
+
+    All topologies grow together. `used` is the bottleneck's share in use at that load; the latency
+    is None where that is 1 or more. Measured CPU counts as user code's alone; where it was measured
+    on a live cluster, give that placement as `measured_in`, and what the network costs there is
+    subtracted. InvalidConfigError names a topology that was not measured or lacks a place.
+    """
+    model = _Model(scene, network or Network(), measured_in)
+    return [model.row(topology, load) for topology in scene.topologies]
+
+
+class _Model:
+    """Demands of a scene at the measured rates: the share of each worker, node and link in use."""
+
+    def __init__(self, scene: Scene, network: Network, measured_in: Scene | None) -> None:
+        self._network = network
+        self._racks = {each.id: each.rack for each in scene.supervisors}
+        demand = Demand(scene.view())
+        self._offers = {each.id: demand.offer(each)[CPU] / 100 for each in scene.supervisors}
+        self._placed: dict[str, Placed] = {}
+        self._cores: dict[str, dict[ExecutorId, float]] = {}
+        self._ways: dict[str, list[_Way]] = {}
+        self._demands: defaultdict[str, float] = defaultdict(float)
+        self._used: dict[str, set[str]] = {}
+        for topology in scene.topologies:
+            before = measured_in.assignments.get(topology.id) if measured_in else None
+            self._add(topology, _checked(topology, scene), before)
+
+    def _add(self, topology: TopologyView, placed: Placed, before: Placed | None) -> None:
+        self._placed[topology.id] = placed
+        self._ways[topology.id] = ways = _ways_of(topology, placed)
+        self._cores[topology.id] = _cores_of(topology, placed, before, self._network)
+        parts: list[tuple[str, float, float]] = []
+        for executor, cores in self._cores[topology.id].items():
+            slot = placed[executor]
+            parts.append((f"worker {slot}", cores, self._network.cores_per_worker))
+            # A node that is gone has no capacity to compare with.
+            parts.append((f"CPU of {slot.node}", cores, self._offers.get(slot.node) or math.inf))
+        for way in ways:
+            for (sender, receiver), share in way.shares.items():
+                size = way.flow.bytes_per_s * share
+                links = self._links(sender.node, receiver.node)
+                parts += ((link, size, most) for link, most in links)
+        for name, amount, most in parts:
+            self._demands[name] += amount / most
+        self._used[topology.id] = {name for name, _, _ in parts}
+
+    def _links(self, sender: str, receiver: str) -> list[tuple[str, float]]:
+        if sender == receiver:
+            return []
+        most = self._network.node_bytes_per_s
+        links = [(f"link from {sender}", most), (f"link to {receiver}", most)]
+        one, other = self._racks.get(sender), self._racks.get(receiver)
+        if one != other:
+            most = self._network.rack_bytes_per_s
+            links += [(f"link from rack {one}", most), (f"link to rack {other}", most)]
+        return links
+
+    def row(self, topology: TopologyView, load: float) -> Row:
+        """Return the prediction for one topology."""
+        names = sorted(self._used[topology.id])
+        bottleneck = max(names, key=lambda name: self._demands[name], default="")
+        most = self._demands[bottleneck] if bottleneck else 0.0
+        rows = _source_rows(topology)
+        return {
+            "topology": topology.id,
+            "rows_per_s": rows * load,
+            "most_rows_per_s": rows / most if most else math.inf,
+            "bottleneck": bottleneck,
+            "used": most * load,
+            "latency_ms": self._latency(topology, load) if most * load < 1.0 else None,
+        }
+
+    # -- latency -----------------------------------------------------------------------------------
+
+    def _latency(self, topology: TopologyView, load: float) -> float:
+        edges: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+        for way in self._ways[topology.id]:
+            pairs = way.shares.items()
+            mean = sum(share * self._hop_ms(way.flow, *ends) for ends, share in pairs)
+            edges[way.flow.sender].append((way.flow.receiver, mean))
+        service = {
+            part.id: self._service_ms(topology, part, load)
+            for part in topology.components
+            if not part.is_system
+        }
+        longest: dict[str, float] = {}
+
+        def from_here(name: str, above: frozenset[str]) -> float:
+            if name not in longest:
+                inside = above | {name}
+                # An edge that closes a circle is not followed.
+                ahead = [(to, ms) for to, ms in edges[name] if to not in inside]
+                rest = max((ms + from_here(to, inside) for to, ms in ahead), default=0.0)
+                longest[name] = service[name] + rest
+            return longest[name]
+
+        sources = [
+            part.id for part in topology.components if part.id in service and not part.inputs
+        ]
+        return max((from_here(name, frozenset()) for name in sources), default=0.0)
+
+    def _hop_ms(self, flow: SharedFlow, sender: WorkerSlot, receiver: WorkerSlot) -> float:
+        net = self._network
+        if sender == receiver:
+            return net.worker_ms
+        size = flow.bytes_per_s / flow.rows_per_s if flow.rows_per_s else 0.0
+        link_s = sum(size / most for _, most in self._links(sender.node, receiver.node))
+        is_far = self._racks.get(sender.node) != self._racks.get(receiver.node)
+        near = net.node_ms if sender.node == receiver.node else net.rack_ms
+        return (net.far_ms if is_far else near) + 1000 * link_s
+
+    def _service_ms(self, topology: TopologyView, part: ComponentView, load: float) -> float:
+        """Return the mean time of a row at a component: its CPU, longer as its worker is busier."""
+        flows = [way.flow for way in self._ways[topology.id]]
+        rows = sum(flow.rows_per_s for flow in flows if flow.receiver == part.id)
+        if not rows:
+            rows = max((flow.rows_per_s for flow in flows if flow.sender == part.id), default=0.0)
+        total = 0.0
+        for executor in part.executors:
+            slot = self._placed[topology.id][executor]
+            idle = 1.0 - load * self._demands[f"worker {slot}"]
+            total += self._cores[topology.id][executor] / idle
+        return 1000 * total / rows if rows else 0.0
+
+
+def _checked(topology: TopologyView, scene: Scene) -> Placed:
+    if topology.measured is None:
+        raise InvalidConfigError(f"{show(topology.id)} was not measured: nothing can be predicted")
+    placed = scene.assignments.get(topology.id, {})
+    if missing := len(topology.executors) - len(placed):
+        raise InvalidConfigError(
+            f"{show(topology.id)} has {counted(missing, 'executor')} without a place"
+        )
+    return placed
+
+
+def _source_rows(topology: TopologyView) -> float:
+    """Return the rows a second that its sources emit: a row that goes to two components is one."""
+    flows = flows_of(topology)
+    sources = [part.id for part in topology.components if not part.inputs and not part.is_system]
+    return sum(
+        max((flow.rows_per_s for flow in flows if flow.sender == name), default=0.0)
+        for name in sources
+    )
+
+
+def _ways_of(topology: TopologyView, placed: Placed) -> list[_Way]:
+    ways = []
+    for flow in flows_of(topology):
+        senders, receivers = _by_slot(flow.sent, placed), _by_slot(flow.taken, placed)
+        shares = {
+            (sender, receiver): sent * taken
+            for sender, sent in senders.items()
+            for receiver, taken in receivers.items()
+        }
+        ways.append(_Way(flow, shares))
+    return ways
+
+
+def _by_slot(shares: Shares, placed: Placed) -> Mapping[WorkerSlot, float]:
+    found: defaultdict[WorkerSlot, float] = defaultdict(float)
+    for executor, share in shares.items():
+        if share and executor in placed:
+            found[placed[executor]] += share
+    return found
+
+
+def _cores_of(
+    topology: TopologyView, placed: Placed, before: Placed | None, network: Network
+) -> dict[ExecutorId, float]:
+    """Return the cores of each executor: its user code's, and those for what leaves its worker."""
+    assert topology.measured is not None
+    now = _serialising(topology, placed, network)
+    then = _serialising(topology, before, network) if before else {}
+    return {
+        each: max(0.0, topology.measured.load(each).cpu / 100 - then.get(each, 0.0)) + now[each]
+        for each in topology.executors
+    }
+
+
+def _serialising(
+    topology: TopologyView, placed: Placed, network: Network
+) -> defaultdict[ExecutorId, float]:
+    found: defaultdict[ExecutorId, float] = defaultdict(float)
+    for flow in flows_of(topology):
+        cores = network.serialising(flow.rows_per_s, flow.bytes_per_s)
+        for mine, others in ((flow.sent, flow.taken), (flow.taken, flow.sent)):
+            here = _by_slot(others, placed)
+            for executor, share in mine.items():
+                if executor in placed:
+                    leaving = max(0.0, 1.0 - here.get(placed[executor], 0.0))
+                    found[executor] += cores * share * leaving
+    return found

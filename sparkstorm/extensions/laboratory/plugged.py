@@ -1,0 +1,19 @@
+"""Schedulers for the laboratory by name, also classes of the caller's as `module:Class`. PURE."""
+
+from sparkstorm.control_plane.scheduling.catalogue import ALLOWED_KEY, scheduler_by_name
+from sparkstorm.control_plane.scheduling.records import Conf
+from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
+from sparkstorm.control_plane.scheduling.view import Scheduler
+
+
+def scheduler_named(name: str, conf: Conf, inner: str = "default") -> Scheduler:
+    """Return a prepared scheduler; `module:Class` needs no line in `storm.scheduler.allowed`, since
+    it comes from the caller or the command line, never from a file.
+
+    InvalidConfigError when there is none of that name.
+    """
+    names = [each.replace(":", ".") for each in (name, inner)]
+    own = [dotted for dotted, given in zip(names, (name, inner), strict=True) if dotted != given]
+    if own:
+        conf = {**conf, ALLOWED_KEY: [*ChoiceSettings.of_partial(conf).allowed, *own]}
+    return scheduler_by_name(names[0], conf, names[1])
