@@ -1,6 +1,7 @@
 """Compares schedulers on small problems with the best there is, and times the traffic scheduler.
 
     python -m benchmarks.placement [--seed 1] [--problems 300] [--used 0.6 0.9] [--large]
+    python -m benchmarks.placement --paper [--seed 1] [--clusters 10] [--latex FILE] [--csv FILE]
 
 Problems are drawn from the seed (`sparkstorm/extensions/laboratory/optimum.py`): a topology of at most eight executors
 with measured rates and CPU, on nodes that are `--used` full of it. `crossing` and `busiest` are
@@ -8,21 +9,26 @@ means of ratios to the least traffic between nodes and the least load of the bus
 all placements that fit. `best of both` is, by exhaustive search, the placement with the least
 crossing times its ratio plus the balance weight times the busiest's: no answer can be better in one
 without being worse in the other. `moved` is of a rebalance to one worker more.
+
+`--paper` makes a table of schedulers by shapes of topologies instead, on larger clusters: two
+topologies of 12 executors on six nodes in racks of four, `--clusters` of each shape.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
 from random import Random
 from typing import Any
 
 from sparkstorm.common.config import keys
 from sparkstorm.control_plane.scheduling.catalogue import scheduler_by_name
-from sparkstorm.extensions.laboratory import Scene, generate, moved
+from sparkstorm.extensions.laboratory import SHAPES, Scene, generate, latex, moved, sweep
 from sparkstorm.extensions.laboratory.optimum import (
     Small,
     draw,
@@ -146,6 +152,31 @@ def _large() -> None:
             print(f"| {executors:,} | {nodes:,} | {topologies} | {took:.2f} |", flush=True)
 
 
+PAPER: dict[str, Any] = {"num_nodes": [6], "num_topologies": [2], "cluster": ["racked"]}
+COLUMNS = ("bytes_between_nodes", "imbalance", "moved_by_rebalance", "throughput")
+
+
+def _paper(arguments: argparse.Namespace) -> None:
+    seeds = range(arguments.seed, arguments.seed + arguments.clusters)
+    parameters = {"shapes": list(SHAPES), **PAPER}
+    found = sweep(arguments.schedulers, seeds, parameters, CONF, arguments.processes)
+    by = ["shapes", "scheduler"]
+    rows = found.summary(COLUMNS, by, ratios=["bytes_between_nodes", "throughput"])
+    print("| shape | scheduler | crossing | imbalance | moved | throughput |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        cells = [
+            f"{row[name]:.2f} ± {row[f'{name}_ci']:.2f}" if row[name] is not None else "-"
+            for name in COLUMNS
+        ]
+        print(f"| {row['shapes']} | {row['scheduler']} | {' | '.join(cells)} |")
+    if arguments.latex:
+        caption = "Bytes between nodes and throughput by those of default, with 95 % intervals"
+        Path(arguments.latex).write_text(latex(rows, caption), encoding="utf-8")
+    if arguments.csv:
+        found.to_csv(arguments.csv)
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(
@@ -156,8 +187,15 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=300)
     parser.add_argument("--used", type=float, nargs=2, default=(0.6, 0.9), metavar="SHARE")
     parser.add_argument("--large", action="store_true", help="time large clusters instead")
+    parser.add_argument("--paper", action="store_true", help="schedulers by shapes instead")
+    parser.add_argument("--clusters", type=int, default=10, help="of each shape")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--latex", metavar="FILE")
+    parser.add_argument("--csv", metavar="FILE")
     arguments = parser.parse_args()
-    if arguments.large:
+    if arguments.paper:
+        _paper(arguments)
+    elif arguments.large:
         _large()
     else:
         _table(arguments)

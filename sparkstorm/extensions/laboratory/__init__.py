@@ -3,19 +3,40 @@ cluster.
 """
 
 from sparkstorm.extensions.laboratory.costs import costs
+from sparkstorm.extensions.laboratory.events import (
+    Back,
+    Killed,
+    Lost,
+    Moment,
+    Rates,
+    Submitted,
+    play,
+)
 from sparkstorm.extensions.laboratory.generator import CLUSTERS, SHAPES, generate
 from sparkstorm.extensions.laboratory.network import Network, predict
+from sparkstorm.extensions.laboratory.results import Sweep, latex
 from sparkstorm.extensions.laboratory.scene import Scene, compare, former_slots, moved
+from sparkstorm.extensions.laboratory.sweeps import sweep
 
 __all__ = [
     "CLUSTERS",
     "SHAPES",
+    "Back",
+    "Killed",
+    "Lost",
+    "Moment",
     "Network",
+    "Rates",
     "Scene",
+    "Submitted",
+    "Sweep",
     "compare",
     "costs",
     "former_slots",
     "generate",
+    "latex",
     "moved",
+    "play",
     "predict",
+    "sweep",
 ]

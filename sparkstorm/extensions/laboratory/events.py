@@ -1,0 +1,249 @@
+"""Sequences of rounds with events between them: nodes lost and back, topologies submitted and killed,
+rates that change. PURE.
+
+One scheduler object answers all rounds, so what it remembers is kept: the blacklist's missing nodes,
+the traffic scheduler's plans. Time is simulated: topologies grow older, and measurements are means of
+the rates over their window, as on a cluster. Left out: what a move costs a topology, such as replayed
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
+from sparkstorm.control_plane.scheduling.records import Conf, SupervisorView, TopologyView
+from sparkstorm.control_plane.scheduling.view import Assignments
+from sparkstorm.extensions.laboratory.costs import costs
+from sparkstorm.extensions.laboratory.plugged import scheduler_named
+from sparkstorm.extensions.laboratory.scene import Row, Scene, moved
+
+_UNMEASURED_MS = 60_000  # after a start; as for running topologies (measured/measuring.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A supervisor is gone, with all that ran on it."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """A supervisor that was lost is there again, empty."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A new topology; with measurements, those that it has from its first minute on."""
+
+    topology: TopologyView
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """A topology is gone."""
+
+    topology_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """From now on all rates and the CPU of a topology are so many times those of its beginning."""
+
+    topology_id: str
+    factor: float
+
+
+Event: TypeAlias = Lost | Back | Submitted | Killed | Rates
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The cluster after one round."""
+
+    at_s: float
+    events: tuple[Event, ...]
+    scene: Scene
+    row: Row
+
+
+@dataclass(slots=True)
+class _Life:
+    """One topology: its measurements at a factor of 1, its factors by time, and its placement."""
+
+    began_ms: int
+    measured: Measurements | None
+    factors: list[tuple[int, float]] = field(default_factory=list)
+    placed_ms: int = 0
+
+    def at(self, now_ms: int) -> Measurements | None:
+        """Return what is measured now: means over the window."""
+        if self.measured is None or now_ms - self.began_ms < _UNMEASURED_MS:
+            return None
+        began = max(self.began_ms, now_ms - self.measured.window_ms)
+        ends = [start for start, _ in self.factors[1:]] + [now_ms]
+        total = sum(
+            factor * max(0, min(end, now_ms) - max(start, began))
+            for (start, factor), end in zip(self.factors, ends, strict=True)
+        )
+        mean = total / (now_ms - began)
+        return _scaled(self.measured, mean, now_ms - began, now_ms - self.placed_ms)
+
+
+def _scaled(measured: Measurements, by: float, window_ms: int, settled_ms: int) -> Measurements:
+    return replace(
+        measured,
+        flows=tuple(
+            replace(flow, rows_per_s=flow.rows_per_s * by, bytes_per_s=flow.bytes_per_s * by)
+            for flow in measured.flows
+        ),
+        tasks={
+            task: replace(
+                load,
+                emitted_per_s=load.emitted_per_s * by,
+                executed_per_s=load.executed_per_s * by,
+                busy=min(1.0, load.busy * by),
+                cpu=load.cpu * by,
+            )
+            for task, load in measured.tasks.items()
+        },
+        window_ms=window_ms,
+        settled_ms=settled_ms,
+        written_per_s=measured.written_per_s * by,
+    )
+
+
+def play(
+    scene: Scene,
+    scheduler: str,
+    events: Mapping[float, Event | Sequence[Event]],
+    until_s: float,
+    conf: Conf | None = None,
+    inner: str = "default",
+    every_s: float = 10.0,
+) -> list[Moment]:
+    """Return the cluster after each round, one every `every_s` seconds from 0 to `until_s`; events
+    are by the second at which they happen, and are seen by the next round.
+
+    A moment's row has the events, executors `moved`, `placed` and `unplaced`, and the scene's costs
+    at its rates. Topologies of the scene have run for as long as their `uptime_ms` says.
+    InvalidConfigError names an event that cannot be: a node that is not there, a topology twice.
+    """
+    return list(_Play(scene, scheduler, conf, inner).rounds(events, until_s, every_s))
+
+
+class _Play:
+    """One sequence: the scheduler, the cluster, and the lives of its topologies."""
+
+    def __init__(self, scene: Scene, scheduler: str, conf: Conf | None, inner: str) -> None:
+        self._scene = scene
+        self._scheduler = scheduler_named(scheduler, {**scene.conf, **(conf or {})}, inner)
+        self._nodes: dict[str, SupervisorView] = {each.id: each for each in scene.supervisors}
+        self._lives: dict[str, _Life] = {}
+        for topology in scene.topologies:
+            self._begin(topology, -topology.uptime_ms)
+
+    def _begin(self, topology: TopologyView, began_ms: int) -> None:
+        life = _Life(began_ms, topology.measured, [(began_ms, 1.0)])
+        if topology.measured is not None:
+            life.placed_ms = -topology.measured.settled_ms if began_ms < 0 else began_ms
+        self._lives[topology.id] = life
+
+    def rounds(
+        self, events: Mapping[float, Event | Sequence[Event]], until_s: float, every_s: float
+    ) -> Iterable[Moment]:
+        """Yield the cluster after each round."""
+        waiting = sorted(events)
+        for number in range(int(until_s / every_s) + 1):
+            now_s = number * every_s
+            happened: list[Event] = []
+            while waiting and waiting[0] <= now_s:
+                at_s = waiting.pop(0)
+                several = events[at_s]
+                for event in several if isinstance(several, Sequence) else (several,):
+                    self._apply(event, round(1000 * at_s))
+                    happened.append(event)
+            yield self._round(now_s, tuple(happened))
+
+    def _round(self, now_s: float, happened: tuple[Event, ...]) -> Moment:
+        now_ms = round(1000 * now_s)
+        seen = self._at(now_ms, {name: life.at(now_ms) for name, life in self._lives.items()})
+        after = seen.answered(self._scheduler)
+        changes = moved(seen, after)
+        for name in {change["topology"] for change in changes}:
+            self._lives[name].placed_ms = now_ms
+        self._scene = replace(self._scene, assignments=after.assignments)
+        # The costs are those of the rates now, which the measurements follow over their window.
+        rates = {
+            name: _scaled(life.measured, life.factors[-1][1], 0, 0) if life.measured else None
+            for name, life in self._lives.items()
+        }
+        now = replace(
+            self._at(now_ms, rates), reason_by_topology=after.reason_by_topology, previous={}
+        )
+        row: Row = {
+            "at_s": now_s,
+            "events": ", ".join(map(_words, happened)),
+            "moved": sum(change["before"] is not None for change in changes),
+            "placed": sum(change["before"] is None for change in changes),
+            "unplaced": sum(each["unplaced"] for each in after.unplaced()),
+        }
+        return Moment(now_s, happened, now, row | costs(now))
+
+    def _at(self, now_ms: int, measured: Mapping[str, Measurements | None]) -> Scene:
+        topologies = tuple(
+            replace(
+                each,
+                uptime_ms=now_ms - self._lives[each.id].began_ms,
+                measured=measured[each.id],
+            )
+            for each in self._scene.topologies
+        )
+        return replace(self._scene, topologies=topologies)
+
+    def _apply(self, event: Event, at_ms: int) -> None:
+        scene = self._scene
+        if isinstance(event, Lost):
+            self._scene = scene.without(event.node)
+        elif isinstance(event, Back):
+            if event.node not in self._nodes or event.node in {
+                each.id for each in scene.supervisors
+            }:
+                raise InvalidConfigError(f"{show(event.node)} was not lost: it cannot come back")
+            self._scene = replace(scene, supervisors=(*scene.supervisors, self._nodes[event.node]))
+        elif isinstance(event, Submitted):
+            if event.topology.id in self._lives:
+                raise InvalidConfigError(f"there is already a topology {show(event.topology.id)}")
+            self._begin(event.topology, at_ms)
+            self._scene = replace(scene, topologies=(*scene.topologies, event.topology))
+        else:
+            self._check(event.topology_id)
+            if isinstance(event, Rates):
+                self._lives[event.topology_id].factors.append((at_ms, event.factor))
+                return
+            del self._lives[event.topology_id]
+            others: Assignments = {
+                name: rows for name, rows in scene.assignments.items() if name != event.topology_id
+            }
+            left = tuple(each for each in scene.topologies if each.id != event.topology_id)
+            self._scene = replace(scene, topologies=left, assignments=others)
+
+    def _check(self, topology_id: str) -> None:
+        if topology_id not in self._lives:
+            names = ", ".join(sorted(self._lives)) or "none"
+            raise InvalidConfigError(f"there is no topology {show(topology_id)}, only {names}")
+
+
+def _words(event: Event) -> str:
+    if isinstance(event, Submitted):
+        return f"submitted {event.topology.id}"
+    if isinstance(event, Rates):
+        return f"rates of {event.topology_id} x {event.factor:g}"
+    subject = event.topology_id if isinstance(event, Killed) else event.node
+    return f"{type(event).__name__.lower()} {subject}"

@@ -1,0 +1,166 @@
+"""Sweeps: the same rows from any number of processes, their means, and what is written of them."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError
+from sparkstorm.control_plane.scheduling.even import EvenScheduler
+from sparkstorm.extensions.laboratory import Scene, Sweep, generate, latex, sweep
+from sparkstorm.extensions.laboratory.form.solve import answer_to
+from sparkstorm.extensions.laboratory.optimum import distance
+from tests.scheduling.clusters import topology as _topology
+
+SMALL: dict[str, list[Any]] = {
+    "num_nodes": [3],
+    "num_topologies": [1],
+    "executors_each": [10],
+    "workers_each": [3],
+}
+
+
+class Faulty:
+    """A scheduler of a user that fails."""
+
+    def prepare(self, conf: object) -> None:
+        pass
+
+    def schedule(self, topologies: object, cluster: object) -> None:
+        raise ValueError("not today")
+
+
+class Mine(EvenScheduler):
+    """A scheduler of a user."""
+
+
+def swept(processes: int = 1, **more: Any) -> Sweep:
+    return sweep(
+        more.pop("schedulers", ["default", "even", "jstorm", f"{__name__}:Mine"]),
+        more.pop("seeds", range(3)),
+        SMALL | {"shapes": ["chain", ["star", "etl"]], "cluster": ["mixed"]} | more,
+        processes=processes,
+        progress=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_sweep_in_two_processes_gives_the_table_of_one() -> None:
+    one = swept()
+    assert len(one.rows) == 3 * 2 * 4
+    assert [row["seed"] for row in one.rows[:9]] == [0] * 8 + [1]
+    assert one.table().equals(swept(2).table())
+
+
+def test_a_plug_in_by_module_and_class_answers_as_its_base() -> None:
+    rows = swept(seeds=[1]).rows
+    by_name = {row["scheduler"]: row for row in rows if row["shapes"] == "chain"}
+    same = {key: value for key, value in by_name["even"].items() if key != "scheduler"}
+    assert {**by_name[f"{__name__}:Mine"], "scheduler": "even"} == {"scheduler": "even", **same}
+
+
+def test_a_scheduler_that_fails_has_rows_with_its_reason() -> None:
+    found = swept(schedulers=["even", f"{__name__}:Faulty", "nobody"], seeds=[1])
+    even, faulty, nobody = found.rows[:3]
+    assert even["unplaced"] == 0 and even["reason"] is None
+    assert faulty["bytes"] is None and faulty["reason"] == "ValueError: not today"
+    assert "'nobody' is neither one of" in nobody["reason"]
+    assert {tuple(row) for row in found.rows} == {tuple(even)}
+
+
+def test_a_row_has_the_costs_of_a_placement_and_of_a_lost_node() -> None:
+    (row,) = swept(schedulers=["default"], seeds=[2], shapes=["diamond"]).rows
+    scene = generate(3, 1, 10, 3, seed=2, shapes="diamond", cluster="mixed").scheduled("default")
+    assert row["workers"] == scene.measures()["workers"]
+    assert 0 < row["bytes_between_nodes"] <= row["bytes"] and row["throughput"] > 0
+    assert (row["moved_by_loss"], row["unplaced_by_loss"]) == (0, 0)
+    assert row["crossing_by_least"] is None, "ten executors have too many placements"
+
+
+def test_a_small_problem_is_compared_with_the_optimum() -> None:
+    small: dict[str, Any] = {"executors_each": [7], "workers_each": [4], "used": [0.6]}
+    small |= {"schedulers": ["default"], "shapes": ["random"], "cluster": ["racked"]}
+    (row,) = swept(seeds=[3], **small).rows
+    assert row["crossing_by_least"] >= 1.0
+    scene = generate(3, 1, 7, 4, seed=3, shapes="random", cluster="racked", used=0.6)
+    assert distance(scene) is None, "nothing is placed"
+    ratios = distance(scene.scheduled("default"))
+    assert ratios == (row["crossing_by_least"], row["busiest_by_least"])
+    bare = Scene(scene.supervisors, (_topology("t", scene.topologies[0].components, 2),), {}, {})
+    assert distance(bare.scheduled("default")) is None, "nothing was measured"
+
+
+def test_time_is_in_a_row_where_it_is_asked_for() -> None:
+    (row,) = sweep(["even"], [1], {"num_nodes": [2]}, timed=True, progress=False).rows
+    assert row["seconds"] >= 0.0
+    (row,) = sweep(["even"], [1], {"num_nodes": [2]}, progress=False).rows
+    assert "seconds" not in row
+
+
+@pytest.mark.slow
+def test_what_cannot_be_swept_is_named_in_any_number_of_processes() -> None:
+    with pytest.raises(InvalidConfigError, match="parameters: there is no 'shape', only num_nodes"):
+        sweep(["even"], [1], {"shape": ["chain"]})
+    for processes in (1, 2):
+        with pytest.raises(SparkStormError, match="shapes: there is no 'chian', only chain"):
+            sweep(["even"], [1, 2], {"shapes": ["chian"]}, processes=processes, progress=False)
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def rows(**values: list[float | None]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {"seed": seed, "scheduler": name, "cost": cost, "reason": None}
+        for name, costs in values.items()
+        for seed, cost in enumerate(costs)
+    )
+
+
+def test_means_have_the_width_of_their_interval() -> None:
+    found = Sweep(rows(default=[2.0, 4.0], mine=[1.0, None]), ())
+    first, second = found.summary(["cost"])
+    assert (first["scheduler"], first["count"], first["cost"]) == ("default", 2, 3.0)
+    assert first["cost_ci"] == pytest.approx(1.96)  # of a deviation of the square root of 2
+    assert (second["count"], second["cost"], second["cost_ci"]) == (2, 1.0, 0.0)
+
+
+def test_a_ratio_is_to_the_same_seed_and_one_by_nothing_is_left_out() -> None:
+    found = Sweep(rows(default=[2.0, 0.0, 4.0], mine=[1.0, 5.0, 4.0]), ())
+    first, second = found.summary(["cost"], ratios=["cost"])
+    assert (first["cost"], second["cost"]) == (1.0, 0.75)
+    with pytest.raises(InvalidConfigError, match="no row is of a scheduler 'even'"):
+        found.summary(["cost"], ratios=["cost"], to="even")
+    with pytest.raises(InvalidConfigError, match="columns: there is no 'costs', only seed"):
+        found.summary(["costs"])
+
+
+def test_a_table_goes_to_csv_and_latex(tmp_path: Path) -> None:
+    found = Sweep(rows(default=[2.0, 4.0], my_own=[None, None]), ())
+    path = tmp_path / "rows.csv"
+    found.to_csv(path)
+    with path.open(newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [each["cost"] for each in read] == ["2", "4", "", ""]
+    assert found.table().schema.field("cost").type == "double"
+    text = latex(found.summary(["cost"]), "Cost in % & more")
+    assert r"\caption{Cost in \% \& more}" in text and r"\begin{tabular}{lrr}" in text
+    assert r"default & 2 & 3.00 $\pm$ 1.96 \\" in text and r"my\_own & 2 & -- \\" in text
+    assert Sweep((), ()).table().num_rows == 0 and r"\toprule" in latex([])
+
+
+# -- the command's scheduler -----------------------------------------------------------------------
+
+
+def test_a_problem_is_answered_by_the_scheduler_that_the_caller_names() -> None:
+    problem = generate(2, 1, 3, 1).to_text("traffic")
+    answer, is_fine = answer_to(problem, scheduler=f"{__name__}:Mine")
+    assert is_fine and answer == answer_to(generate(2, 1, 3, 1).to_text("even"))[0]
+    assert answer_to(problem, scheduler="nobody")[1] is False
+    named = json.loads(problem) | {"scheduler": f"{__name__}:Mine"}
+    answer, is_fine = answer_to(json.dumps(named))
+    assert not is_fine and "scheduler" in answer, "a file names no code"
+    answer, is_fine = answer_to('{"scheduler": "jstorm"}', scheduler="even")
+    assert not is_fine and "leave --scheduler out" in answer
