@@ -105,6 +105,26 @@ def test_compare_schedulers_shows_where_they_differ(monkeypatch: pytest.MonkeyPa
     assert "crossing nodes" in sweep and "removed" in difference
 
 
+@pytest.mark.sampled
+def test_placement_by_traffic_shows_before_plan_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = run("placement_by_traffic", monkeypatch)
+    before, plan, after, crossing, events = (
+        "".join(output.data["image/svg+xml"])
+        for output in outputs
+        if "image/svg+xml" in output.get("data", {})
+    )
+    for picture in (before, plan, after, crossing, events):
+        ElementTree.fromstring(picture)
+    moves = int(re.search(r"the plan: (\d+) executors move", plan).group(1))  # type: ignore[union-attr]
+    assert moves > 0 and "moved here" in plan and before != after
+    sent = re.findall(r">([\d.]+e\+\d+)<", crossing)
+    # between workers, then between nodes, of default, resource-aware and traffic
+    assert len(sent) == 6 and float(sent[5]) < float(sent[4]) < float(sent[3])
+    tables = htmls_of(outputs)
+    assert "of its traffic is with executors of" in tables[1] and "lost node-00002" in tables[3]
+    assert "% measured" in tables[4]
+
+
 def htmls_of(outputs: list[Any]) -> list[str]:
     return [
         "".join(output.data["text/html"])
