@@ -28,7 +28,9 @@ from sparkstorm.control_plane.scheduling.per_topology import (
     wanting,
 )
 from sparkstorm.control_plane.scheduling.records import TopologyView
+from sparkstorm.control_plane.scheduling.settings import TrafficSettings
 from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
+from sparkstorm.control_plane.scheduling.traffic.plans import Plan, Plans
 from sparkstorm.control_plane.scheduling.traffic.scheduler import TrafficScheduler
 from sparkstorm.control_plane.scheduling.traffic.search import Item, Limits, Search, Weights
 from sparkstorm.control_plane.scheduling.view import ClusterView
@@ -423,6 +425,17 @@ def test_a_plan_that_did_not_pay_is_taken_back_and_no_other_is_made_for_a_while(
     assert rounds.groups == TOGETHER
 
 
+@pytest.mark.parametrize(
+    ("predicted", "saving", "has_paid"),
+    [(0.4, 0.2, True), (0.4, 0.19, False), (-0.4, -0.4, True), (-0.4, -0.61, False)],
+)
+def test_a_plan_has_paid_by_what_it_promised_also_where_that_was_a_loss(
+    predicted: float, saving: float, has_paid: bool
+) -> None:
+    plans = Plans(TrafficSettings.of_partial({}))
+    assert plans.judge("t", Plan(0, {}, {}, 1, predicted, 1.0), saving, 1.0) == has_paid
+
+
 def test_a_plan_is_looked_for_once_in_a_period() -> None:
     rounds = Rounds()
     rounds.round(running({}), 60 * MINUTE)  # nothing is sent: no plan
@@ -498,6 +511,18 @@ def test_a_node_over_its_capacity_is_relieved_whatever_it_saves() -> None:
         node = where.partition(":")[0]
         loads[node] = loads.get(node, 0.0) + tasks[task].cpu
     assert max(loads.values()) <= 30.0
+
+
+def test_a_node_over_its_capacity_is_relieved_also_where_that_sends_more() -> None:
+    measured = running({("a", "b"): 1e6, ("x", "y"): 1e6})
+    loads = {1: 16.0, 2: 16.0, 3: 10.0, 4: 10.0}
+    tasks = {task: TaskLoad(1.0, 1.0, 0.1, cpu) for task, cpu in loads.items()}
+    nodes = [supervisor("n1", 1, 2, cpu=30.0), supervisor("n2", 1, 2, cpu=30.0)]
+    placed = {"t": {(1, 1): "n1:1", (2, 2): "n1:1", (3, 3): "n2:1", (4, 4): "n2:1"}}
+    view = cluster(nodes, [two_chains(replace(measured, tasks=tasks))], placed)
+    scheduled(view, min__gain=1.0)
+    node_of = {task: where.partition(":")[0] for (task, _), where in places(view, "t").items()}
+    assert node_of[1] != node_of[2]
 
 
 def test_a_worker_that_is_too_busy_is_relieved_whatever_that_saves() -> None:

@@ -250,7 +250,8 @@ def _search(search: Search, problem: TrafficProblem, settings: TrafficSettings) 
     answers = [[*search.place]]
     if NOWHERE not in homes and not any(search.is_locked):
         search.load_answer(homes)
-        if search.is_whole():
+        # From an answer that is over, the search would stay there: what relieves it may cost more.
+        if search.is_whole() and search.fits():
             answers.append(homes)
     if len(search.items) > _RESTARTED:
         crossing = max(0.0, problem.total - search.value)

@@ -133,7 +133,9 @@ class Plans:
         )
         self._last[topology_id] = judged
         is_dearer = plan.cpu_of_row > 0.0 and cpu_of_row > _DEARER * plan.cpu_of_row
-        return saving >= _KEPT_PROMISE * plan.predicted and not is_dearer
+        # A plan that relieves a node or worker may have promised a loss.
+        least = plan.predicted - (1.0 - _KEPT_PROMISE) * abs(plan.predicted)
+        return saving >= least and not is_dearer
 
     def take_back(self, topology_id: str, age_ms: int) -> None:
         """Remember that the last plan is taken back."""

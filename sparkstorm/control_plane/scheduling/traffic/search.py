@@ -294,6 +294,11 @@ class Search:
         is_counted = makes_workers and self._num_used <= limits.most_bins
         return is_counted and NOWHERE not in self.place
 
+    def fits(self) -> bool:
+        """Return whether no bin has more than it holds: an answer that was loaded may be over."""
+        pairs = zip(self._used, self._capacity, strict=True)
+        return all(bool((used <= most * (1.0 + _SLACK)).all()) for used, most in pairs)
+
     # -- answers -----------------------------------------------------------------------------------
 
     def clear(self) -> None:
