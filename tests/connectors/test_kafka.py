@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 
 from sparkstorm.api import (
     ColumnBolt,
+    Duration,
     Source,
     TopologyBuilder,
     TopologyContext,
@@ -32,15 +33,18 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.connectors import KafkaSink, KafkaSource, SchemaRegistry, SqlSink
+from sparkstorm.connectors import Debezium, KafkaSink, KafkaSource, SchemaRegistry, SqlSink
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka import sink as kafka_sink
 from sparkstorm.connectors.kafka.records import batch_maker, meta_fields
-from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
+from sparkstorm.replay import replay_locally
+from sparkstorm.streams import AsOfJoinBolt
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared, complete_topology
 from sparkstorm.testing.servers import KafkaServer
 from tests.connectors.crashing_sink import CrashingSink, die_everywhere, feed
 from tests.connectors.registry import serve
 from tests.connectors.test_bad_input import ROWS, Relieved, disk_of, fill, write
+from tests.connectors.test_debezium import RECORDS
 from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.leaks import keep_children
@@ -825,6 +829,50 @@ def test_a_full_disk_of_the_broker_is_waited_for_and_costs_nothing(
             assert [(row["n"], row["text"]) for row in read_all(server, name)] == ROWS
         finally:
             server.stop()
+
+
+def test_a_table_follows_debezium_in_a_join_live_as_in_a_replay(kafka: KafkaServer) -> None:
+    name = topic(kafka)
+    records = [record for record in RECORDS if record["topic"] == "plain.public.users"]
+    put(kafka, name, [(r["key"] and r["key"].encode(), r["value"] and r["value"].encode(), [], 5) for r in records])  # fmt: skip
+    changes = KafkaSource(
+        kafka.address,
+        name,
+        {"id": "bigint", "name": "string"},
+        changes=Debezium(),
+        follow=False,
+    )
+    located = (
+        AsOfJoinBolt("orders", key="user")
+        .left_join("users", key="id", deletes={"op": "delete"})
+        .select("user", "orders:at_ms as at", "name")
+        .with_timestamp_field("at_ms")
+        .with_lag(Duration.hours(1))  # the records' partitions were others here
+        .with_late_tuple_stream("late")
+    )
+    builder = TopologyBuilder()
+    builder.set_spout("orders", FeederSpout({"user": "bigint", "at_ms": "bigint"}))
+    builder.set_spout("users", changes)
+    builder.set_bolt("located", located, parallelism=2, inputs=["orders", "users"])
+    builder.set_bolt("bad", CaptureBolt(), inputs="users:bad")
+    topology = builder.build()
+    end_ms = 1_795_987_040_000
+    orders = [[user, at_ms] for at_ms in (1_795_987_024_000, end_ms) for user in (1, 2, 3, 4, 5)]
+    live = complete_topology(topology, {"orders": orders})
+    assert sorted(live["located"], key=str) == sorted(
+        [
+            *((1, orders[0][1], "ann"), (2, orders[0][1], "bob")),
+            *((user, orders[0][1], None) for user in (3, 4, 5)),
+            *((1, end_ms, None), (2, end_ms, None), (3, end_ms, "cyd")),
+            *((4, end_ms, None), (5, end_ms, "dan")),
+        ],
+        key=str,
+    )
+    [(_, _, reason)] = live.values("users", "bad")
+    assert "a truncation" in reason
+    rows = {"orders": orders, "users": [list(row) for row in live["users"]]}
+    replayed = replay_locally(topology, rows, event_time="at_ms")
+    assert sorted(replayed["located"]) == sorted(live["located"])
 
 
 def test_values_by_a_registry_go_there_and_back_and_wait_while_it_is_away(

@@ -451,6 +451,13 @@ def test_what_is_no_registrys_value_says_so(registry: Registry) -> None:
             "AVRO",
             "a type of it contains itself",
         ),
+        (
+            json.dumps(
+                record(id={"type": "map", "values": {"type": "array", "items": "shop.Order"}})
+            ),
+            "AVRO",
+            "a type of it contains itself",
+        ),
     ):
         value = b"\0" + registry.add(text, kind).to_bytes(4, "big") + b"\0"
         found = reader(registry, {"id": "bigint"}, [value])

@@ -153,10 +153,12 @@ def _is_unavailable(value: Any) -> bool:
 def _hints(schema: Any) -> dict[str, Hint]:
     """Return what a record's own schema, Kafka Connect's, says of the columns of its rows."""
     hints: dict[str, Hint] = {}
-    for part in schema.get("fields", ()) if type(schema) is dict else ():
-        if part.get("field") == "after":
-            for column in part.get("fields", ()):
+    try:
+        for part in (schema or {}).get("fields", ()):
+            for column in part.get("fields", ()) if part["field"] == "after" else ():
                 scale = (column.get("parameters") or {}).get("scale")
-                name = str(column.get("name") or column.get("type"))
-                hints[column.get("field")] = Hint(name, None if scale is None else int(scale))
+                name = str(column.get("name") or column["type"])
+                hints[column["field"]] = Hint(name, None if scale is None else int(scale))
+    except (AttributeError, TypeError, LookupError) as error:
+        raise ValueError(f"its schema is not one of Kafka Connect's: {error}") from error
     return hints

@@ -60,7 +60,7 @@ def _avro(text: str, named: Named, reader_text: str | None) -> Format:
         fastavro.parse_schema(json.loads(referred), named_schemas=known)
     writer: Any = fastavro.parse_schema(json.loads(text), named_schemas=known)
     reader: Any = None if reader_text is None else fastavro.parse_schema(json.loads(reader_text))
-    if _is_recursive(writer, known, ()):
+    if _is_recursive(writer, known, (), set()):
         raise ValueError("a type of it contains itself, which fastavro reads without a bound")
     seen = writer if reader is None else reader
     is_record = isinstance(seen, dict) and seen["type"] == "record"
@@ -84,24 +84,25 @@ def _avro(text: str, named: Named, reader_text: str | None) -> Format:
     return Format(name, fields, decode, encode, _avro_hints(seen, known))
 
 
-def _is_recursive(schema: Any, known: Mapping[str, Any], above: tuple[str, ...]) -> bool:
+def _is_recursive(
+    schema: Any, known: Mapping[str, Any], above: tuple[str, ...], done: set[str]
+) -> bool:
     """Return whether a type contains itself: fastavro's reader, in C, recurses as deep as hostile
     bytes say.
     """
     if isinstance(schema, str):
-        return schema in above or (schema in known and _is_recursive(known[schema], known, above))
+        if schema in above or schema in done or schema not in known:
+            return schema in above
+        schema = known[schema]
     if isinstance(schema, list):
-        return any(_is_recursive(part, known, above) for part in schema)
-    if schema["type"] == "record":
-        if (name := schema["name"]) in above:
-            return True
-        return any(_is_recursive(f["type"], known, (*above, name)) for f in schema["fields"])
-    parts = (schema.get(part) for part in ("items", "values", "type"))
-    return any(_is_recursive(part, known, above) for part in parts if not _is_plain(part))
-
-
-def _is_plain(part: Any) -> bool:
-    return part is None or part in ("array", "map", "enum", "fixed")
+        return any(_is_recursive(part, known, above, done) for part in schema)
+    if schema["type"] != "record":
+        parts = [schema[part] for part in ("items", "values") if part in schema]
+        return any(_is_recursive(part, known, above, done) for part in parts)
+    below = (*above, schema["name"])
+    found = any(_is_recursive(f["type"], known, below, done) for f in schema["fields"])
+    done.add(schema["name"])
+    return found
 
 
 def _avro_hints(schema: Any, known: Mapping[str, Any]) -> dict[str, Hint]:
@@ -116,8 +117,9 @@ def _avro_hints(schema: Any, known: Mapping[str, Any]) -> dict[str, Hint]:
             row = known.get(part, part) if isinstance(part, str) else part
             for column in row.get("fields", ()) if isinstance(row, dict) else ():
                 for kind in _parts(column["type"]):
-                    if isinstance(kind, dict):
-                        hints[column["name"]] = Hint(str(kind.get("connect.name", "")))
+                    name = kind if isinstance(kind, str) else kind.get("connect.name", "")
+                    if name != "null":
+                        hints[column["name"]] = Hint(str(name))
     return hints
 
 
@@ -169,11 +171,7 @@ _GOOGLE = (
     "any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct",
     "timestamp", "type", "wrappers",
 )  # fmt: skip
-_BUILT_IN = {
-    **{f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2" for name in _GOOGLE},
-    "confluent/meta.proto": "confluent_kafka.schema_registry.confluent.meta_pb2",
-    "confluent/type/decimal.proto": "confluent_kafka.schema_registry.confluent.type.decimal_pb2",
-}
+_BUILT_IN = {f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2" for name in _GOOGLE}
 _MOST_INDEX_BYTES = 64
 
 

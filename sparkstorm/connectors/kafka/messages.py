@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
+_TIMESTAMP = "google.protobuf.Timestamp"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WRAPPERS = {
     f"google.protobuf.{name}Value"
@@ -62,7 +62,9 @@ class Messages:
     def _item(self, field: Any) -> Callable[[Any], Any]:
         if field.message_type is not None:
             name = field.message_type.full_name
-            return _value_of if name in _WRAPPERS else _READ.get(name, self.read)
+            if name in _WRAPPERS:
+                return _value_of
+            return _read_timestamp if name == _TIMESTAMP else self.read
         if field.enum_type is not None:
             names = {n: value.name for n, value in field.enum_type.values_by_number.items()}
             return lambda number: names.get(number) or str(number)
@@ -96,8 +98,8 @@ class Messages:
         name = message.DESCRIPTOR.full_name
         if name in _WRAPPERS:
             message.value = _scalar(message.DESCRIPTOR.fields_by_name["value"], value)
-        elif name in _WRITE:
-            _WRITE[name](message, value)
+        elif name == _TIMESTAMP:
+            _write_timestamp(message, value)
         else:
             self.fill(message, value)
 
@@ -152,35 +154,3 @@ def _write_timestamp(message: Any, value: Any) -> None:
     since = value - _EPOCH
     message.seconds = since // timedelta(seconds=1)
     message.nanos = since % timedelta(seconds=1) // timedelta(microseconds=1) * 1000
-
-
-def _read_decimal(message: Any) -> Decimal:
-    return decimal_of(message.value, message.scale)
-
-
-def _write_decimal(message: Any, value: Any) -> None:
-    if type(value) is not Decimal or not value.is_finite():
-        raise ValueError(f"{value!r:.60} is no finite Decimal")
-    sign, digits, exponent = value.as_tuple()
-    unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
-    message.value = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
-    message.precision = len(digits)
-    message.scale = -int(exponent)
-
-
-def decimal_of(unscaled: bytes, scale: int) -> Decimal:
-    """Return a decimal of its digits as a signed number of bytes (big-endian) and its scale."""
-    number = int.from_bytes(unscaled, "big", signed=True)
-    if len(unscaled) > 128 or not -128 <= scale <= 128:
-        raise ValueError(f"a decimal of {len(unscaled)} bytes with the scale {scale}")
-    return Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale))
-
-
-_READ: dict[str, Callable[[Any], Any]] = {
-    "google.protobuf.Timestamp": _read_timestamp,
-    "confluent.type.Decimal": _read_decimal,
-}
-_WRITE: dict[str, Callable[[Any, Any], None]] = {
-    "google.protobuf.Timestamp": _write_timestamp,
-    "confluent.type.Decimal": _write_decimal,
-}

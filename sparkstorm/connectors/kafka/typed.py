@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from sparkstorm.connectors.file_records import object_reader
-from sparkstorm.connectors.kafka.messages import decimal_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECONDS = {"ms": 1_000, "us": 1}
@@ -70,7 +69,7 @@ class TypedFields:
                 if value is not None:
                     try:
                         record[name] = convert(value, hints.get(name, _NONE), self._forms)
-                    except (ValueError, TypeError, OverflowError, ArithmeticError) as error:
+                    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
                         raise ValueError(f"field '{name}' is {value!r:.60}: {error}") from error
         return self._check(record)
 
@@ -119,13 +118,15 @@ def _timestamp(value: Any, hint: Hint, forms: Forms) -> datetime:
 
 def _decimal(precision: int, scale: int, value: Any, hint: Hint, forms: Forms) -> Decimal:
     if type(value) is dict:  # io.debezium.data.VariableScaleDecimal
-        hint = Hint(scale=value["scale"])
+        hint = Hint("VariableScaleDecimal", value["scale"])
         value = value["value"]
     if type(value) is bytes:
-        value = decimal_of(value, scale if hint.scale is None else hint.scale)
-    elif type(value) is str and hint.name != "string" and forms.decimals == "precise":
+        value = _of_digits(value, scale if hint.scale is None else hint.scale)
+    elif type(value) is str and (
+        hint.name.endswith("Decimal") or (not hint.name and forms.decimals == "precise")
+    ):
         unscaled = base64.b64decode(value, validate=True)
-        value = decimal_of(unscaled, scale if hint.scale is None else hint.scale)
+        value = _of_digits(unscaled, scale if hint.scale is None else hint.scale)
     elif type(value) is not Decimal:
         value = Decimal(_require(value, (str, int), "a decimal"))
     with localcontext(prec=80):
@@ -133,6 +134,14 @@ def _decimal(precision: int, scale: int, value: Any, hint: Hint, forms: Forms) -
     if made != value or len(made.as_tuple().digits) > precision:
         raise ValueError(f"it has more digits than decimal({precision},{scale})")
     return made
+
+
+def _of_digits(unscaled: bytes, scale: int) -> Decimal:
+    """Return a decimal of its digits as a signed number of bytes (big-endian) and its scale."""
+    if len(unscaled) > 128 or not -128 <= scale <= 128:
+        raise ValueError(f"a decimal of {len(unscaled)} bytes with the scale {scale}")
+    number = int.from_bytes(unscaled, "big", signed=True)
+    return Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale))
 
 
 def _require(value: Any, kinds: Any, what: str) -> Any:
