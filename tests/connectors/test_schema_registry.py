@@ -566,10 +566,14 @@ def test_wrong_choices_are_one_sentence(registry: Registry) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ({"id": "x"}, "shop.Order.id"),
-        ({"id": 1 << 63}, "shop.Order.id"),
+        ({"id": "x"}, "field 'id' is 'x', not int"),
+        ({"id": True}, "field 'id' is True, not int"),
+        ({"id": 1 << 63}, "does not fit the schema shop.Order"),
+        ({"id": 1, "small": 1 << 31}, "field 'small' is 2147483648, beyond 32 bits"),
+        ({"id": 1, "parts": ["x"]}, r"shop.Order.parts"),
+        ({"id": 1, "at": NOON}, "field 'at' is datetime"),
         ({}, "does not fit the schema shop.Order"),
-        ({"id": 1, "at": 1.5}, "shop.Order.at"),
+        ({"id": 1, "at": 1.5}, "field 'at' is 1.5, not date"),
         ("text", "a str is no mapping of fields"),
     ],
 )
@@ -577,8 +581,13 @@ def test_a_row_that_does_not_fit_avro_is_refused(
     registry: Registry, row: Any, sentence: str
 ) -> None:
     schema = record(id="long")
-    if "at" in row:
-        schema = record(id="long", at={"type": "int", "logicalType": "date"})
+    more: dict[str, Any] = {
+        "at": {"type": "int", "logicalType": "date"},
+        "small": ["null", "int"],
+        "parts": {"type": "array", "items": "long"},
+    }
+    for name in more.keys() & row.keys() if isinstance(row, dict) else ():
+        schema = record(id="long", **{name: more[name]})
     with pytest.raises(ValueError, match=sentence):
         writer(registry, json.dumps(schema)).encode(row)
 

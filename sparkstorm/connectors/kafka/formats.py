@@ -73,8 +73,13 @@ def _avro(text: str, named: Named, reader_text: str | None) -> Format:
             raise ValueError(f"{len(value) - stream.tell()} bytes are left behind the record")
         return record
 
+    checks = _checks(writer)
+
     def encode(record: Record) -> bytes:
-        validate(record, writer, raise_errors=True)
+        if checks is None:
+            validate(record, writer, raise_errors=True)
+        else:
+            _check(record, checks)
         stream = BytesIO()
         fastavro.schemaless_writer(stream, writer, record)
         return stream.getvalue()
@@ -82,6 +87,55 @@ def _avro(text: str, named: Named, reader_text: str | None) -> Format:
     fields = [field["name"] for field in seen["fields"]] if is_record else None
     name = str(writer.get("name", "")) if isinstance(writer, dict) else ""
     return Format(name, fields, decode, encode, _avro_hints(seen, known))
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (float, int),
+    "double": (float, int),
+    "string": (str,),
+    "bytes": (bytes,),
+    "int-date": (date,),
+    "long-timestamp-millis": (datetime,),
+    "long-timestamp-micros": (datetime,),
+    "bytes-decimal": (Decimal,),
+    "string-uuid": (UUID,),
+}
+
+
+def _checks(schema: Any) -> list[tuple[str, bool, bool, frozenset[type]]] | None:
+    """Return name, default, 32 bits and types of each field of a flat record; None for others.
+
+    fastavro writes a missing boolean as false, and its `validate` takes three times as long as the
+    writing of a record of seven fields: 7,100 and 25,000 a second.
+    """
+    if not isinstance(schema, dict) or schema["type"] != "record":
+        return None
+    checks = []
+    for field in schema["fields"]:
+        kinds: set[type] = set()
+        for kind in _parts(field["type"]):
+            name = kind if isinstance(kind, str) else f"{kind['type']}-{kind.get('logicalType')}"
+            if name not in _KINDS:
+                return None
+            kinds.update(_KINDS[name])
+        checks.append(
+            (field["name"], "default" in field, "int" in _parts(field["type"]), frozenset(kinds))
+        )
+    return checks
+
+
+def _check(record: Record, checks: Sequence[tuple[str, bool, bool, frozenset[type]]]) -> None:
+    for name, has_default, is_small, kinds in checks:
+        value = record.get(name)
+        if type(value) not in kinds and not (has_default and name not in record):
+            wanted = " or ".join(sorted(kind.__name__ for kind in kinds))
+            raise ValueError(f"field '{name}' is {value!r:.60}, not {wanted}")
+        if is_small and type(value) is int and not -(1 << 31) <= value < 1 << 31:
+            raise ValueError(f"field '{name}' is {value}, beyond 32 bits")
 
 
 def _is_recursive(
@@ -144,7 +198,7 @@ def _json(text: str, named: Named) -> Format:
     fields = list(schema["properties"]) if "properties" in schema else None
 
     def encode(record: Record) -> bytes:
-        plain = _plain(record)
+        plain = record if set(map(type, record.values())) <= _SIMPLE else _plain(record)
         if (error := next(validator.iter_errors(plain), None)) is not None:
             raise ValueError(f"{error.json_path}: {error.message:.200}")
         return json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()
@@ -152,6 +206,9 @@ def _json(text: str, named: Named) -> Format:
     return Format(
         str(schema.get("title", "")), fields, lambda v: json.loads(v[HEAD_BYTES:]), encode
     )
+
+
+_SIMPLE = {str, int, float, bool, type(None)}
 
 
 def _plain(value: Any) -> Any:

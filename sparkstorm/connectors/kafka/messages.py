@@ -24,6 +24,7 @@ class Messages:
 
     def __init__(self) -> None:
         self._getters: dict[str, list[tuple[str, Callable[[Any], Any]]]] = {}
+        self._maps: dict[str, bool] = {}  # which fields are, by name
 
     def read(self, message: Any) -> dict[str, Any]:
         """Return a message as a mapping of all its fields; ValueError for a value that no tuple
@@ -49,7 +50,7 @@ class Messages:
 
     def _getter(self, field: Any) -> Callable[[Any], Any]:
         name = field.name
-        if _is_map(field):
+        if self._is_map(field):
             item = self._item(field.message_type.fields_by_name["value"])
             return lambda m: {key: item(value) for key, value in getattr(m, name).items()}
         item = self._item(field)
@@ -70,9 +71,16 @@ class Messages:
             return lambda number: names.get(number) or str(number)
         return lambda value: value
 
+    def _is_map(self, field: Any) -> bool:
+        name = field.full_name
+        if name not in self._maps:
+            kind = field.message_type
+            self._maps[name] = kind is not None and bool(kind.GetOptions().map_entry)
+        return self._maps[name]
+
     def _set(self, message: Any, field: Any, value: Any) -> None:
         there = getattr(message, field.name)
-        if _is_map(field):
+        if self._is_map(field):
             item = field.message_type.fields_by_name["value"]
             for key, part in _require(field, value, dict).items():
                 key = _scalar(field.message_type.fields_by_name["key"], key)
@@ -104,8 +112,14 @@ class Messages:
             self.fill(message, value)
 
 
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
+# by FieldDescriptor.TYPE_DOUBLE, FLOAT, BOOL, STRING, BYTES
+_KINDS: dict[int, tuple[type, ...]] = {
+    1: (float, int),
+    2: (float, int),
+    8: (bool,),
+    9: (str,),
+    12: (bytes,),
+}
 
 
 def _scalar(field: Any, value: Any) -> Any:
@@ -118,13 +132,7 @@ def _scalar(field: Any, value: Any) -> Any:
         if text not in by_name and not text.isdecimal():
             raise ValueError(f"field '{field.name}' is {text!r:.60}, none of {', '.join(by_name)}")
         return by_name[text].number if text in by_name else int(text)
-    kinds = {
-        field.CPPTYPE_BOOL: (bool,),
-        field.CPPTYPE_STRING: (bytes if field.type == field.TYPE_BYTES else str,),
-        field.CPPTYPE_DOUBLE: (float, int),
-        field.CPPTYPE_FLOAT: (float, int),
-    }
-    value = _require(field, value, *kinds.get(field.cpp_type, (int,)))
+    _require(field, value, *_KINDS.get(field.type, (int,)))
     if type(value) is int and not -(1 << 63) <= value < 1 << 64:
         raise ValueError(f"field '{field.name}' is {value!r:.60}, beyond 64 bits")
     return value
