@@ -309,7 +309,7 @@ def _bolt(where: str, function: Any, declared: Declaration, outputs: Outputs) ->
         _refuse_options(where, declared, _OF_ASYNC, "is not async", "write async def")
     if "batch" in options:
         if has_state or options.get("blocking"):
-            what = "state" if has_state else "thread"
+            what = "state, its second parameter" if has_state else "thread"
             raise InvalidTopologyError(f"{where} takes batches, which have no {what}; drop batch")
         made = BatchFunctionBolt
         _check_batch(where, options)

@@ -46,7 +46,8 @@ class FileSink(TransactionalSink):
     """Sink that writes rows to files of a folder ("out", "s3://bucket/out"), exactly once.
 
     `schema` declares the columns: "user string, clicks bigint", types by name, or a
-    `pyarrow.Schema`; Parquet needs one. An epoch is staged under `_staging` and appears by a rename
+    `pyarrow.Schema`; Parquet needs one. Without one a line of JSON has the fields of its row, and
+    rows of CSV have equal fields. An epoch is staged under `_staging` and appears by a rename
     (in an object store: by a copy of one object), so that a reader of the folder sees all of it or
     nothing. An epoch lasts `flush_secs`, or `flush_rows` rows. Small files are compacted: while a
     task's newest file has less than `target_bytes`, the next epoch replaces it by one with the rows
@@ -100,6 +101,11 @@ class FileSink(TransactionalSink):
         self._prefix = f"{plain}.{context.task_index}."
         self._parts: dict[str, _Part] = {}  # by folder; without partitions it is ""
         self._fields: tuple[str, ...] = ()
+        # Lines of JSON need no equal fields: a sink of late rows and bad records takes both.
+        self._has_own_fields = (
+            self._format == "json" and self._schema is None and self._layout is None
+        )
+        self._writers: dict[tuple[str, ...], Callable[[Sequence[Any]], str]] = {}
         self._file_schema = self._schema
         if self._schema is not None:
             self._take_fields(tuple(self._schema.names))
@@ -116,6 +122,9 @@ class FileSink(TransactionalSink):
 
     def write(self, tup: Tuple) -> None:
         """Check a row and keep it."""
+        if self._has_own_fields:
+            self._keep((self._line_of(tup),))
+            return
         if self._schema is None:
             if not self._fields:
                 self._take_fields(tup.fields)
@@ -131,6 +140,12 @@ class FileSink(TransactionalSink):
         for check, value in zip(self._checks, values, strict=True):
             check(value)
         self._keep(values)
+
+    def _line_of(self, tup: Tuple) -> str:
+        write = self._writers.get(tup.fields)
+        if write is None:
+            write = self._writers[tup.fields] = row_writer(tup.fields)
+        return write(tup.values)
 
     def write_all(self, tuples: Sequence[Tuple]) -> None:
         """Check rows by column and keep them, as columns for Parquet."""
@@ -373,6 +388,8 @@ class FileSink(TransactionalSink):
         return sum(part.count() for part in self._parts.values())
 
     def _text(self, rows: list[tuple[Any, ...]], is_first: bool) -> bytes:
+        if self._has_own_fields:
+            return "".join(f"{line}\n" for (line,) in rows).encode()
         if self._format == "json":
             write = row_writer(self._names)
             return "".join(f"{write(row)}\n" for row in rows).encode()

@@ -121,7 +121,7 @@ def with_thread(batch: Any) -> Any:
         (without_rows, "batch is 0; write a whole number of at least 1"),
         (of_polars, "frame is 'polars'; it is 'rows', 'arrow' or 'pandas'"),
         (without_batch, "takes one tuple, so 'frame' has no meaning; give batch, or drop it"),
-        (with_state, "takes batches, which have no state; drop batch"),
+        (with_state, "takes batches, which have no state, its second parameter; drop batch"),
         (with_thread, "takes batches, which have no thread; drop batch"),
     ],
 )

@@ -85,6 +85,23 @@ def test_rows_are_written_once_and_small_files_are_compacted(
     assert list((tmp_path / "_staging").iterdir()) == []
 
 
+def test_lines_of_json_without_a_schema_have_the_fields_of_their_rows(tmp_path: Path) -> None:
+    first, second = FeederSpout(["place", "reason"]), FeederSpout(["values"])
+    builder = TopologyBuilder()
+    builder.set_spout("bad", first)
+    builder.set_spout("late", second)
+    builder.set_bolt("files", FileSink(tmp_path, "json", flush_secs=0), inputs=["bad", "late"])
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), CONF)
+        first.feed(["line 1", "no JSON"])
+        second.feed([[1, "a"]])
+        cluster.run_until_idle()
+        assert cluster.dead_letters == []
+    lines = [line for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    rows = [{"place": "line 1", "reason": "no JSON"}, {"values": [1, "a"]}]
+    assert sorted(map(str, map(json.loads, lines))) == sorted(map(str, rows))
+
+
 def test_an_epoch_of_ten_seconds_is_one_file(tmp_path: Path) -> None:
     write(FileSink(tmp_path, schema="n bigint, text string", target_bytes=0))
     assert read(tmp_path) == WANTED
