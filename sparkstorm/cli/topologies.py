@@ -323,6 +323,13 @@ def _figures(view: TopologyReport, width: int | None) -> list[str]:
     users = {
         name: component for name, component in view.components.items() if not name.startswith("__")
     }
+    marks = [
+        f"{name} {when(user.watermark_ms)}"
+        for name, user in users.items()
+        if user.watermark_ms is not None
+    ]
+    # windows that do not fire, as their watermark stands, are seen nowhere else
+    lines += [f"watermark: {', '.join(marks)}"] if marks else []
     lines += held_lines({name: user.held for name, user in users.items() if user.held})
     if view.complete.p50_ms is not None and view.complete.p99_ms is not None:
         lines.append(

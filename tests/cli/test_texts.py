@@ -13,7 +13,7 @@ import pytest
 
 from sparkstorm.cli.__main__ import main, parser
 from sparkstorm.cli.changes import log_levels, plan_record, plan_text, rebalance_options
-from sparkstorm.cli.common import lasted
+from sparkstorm.cli.common import lasted, when
 from sparkstorm.cli.dead_letters import letter_text
 from sparkstorm.cli.jobs import cluster_environment
 from sparkstorm.cli.terminal import table
@@ -204,7 +204,10 @@ def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyR
         words,
         sentence="words keeps up\x1b[2J",
         culprits=(CulpritView("late", "count", "count: 10 of 20 inputs\x1b[2J"),),
-        components={**words.components, "count": replace(count, counts=counts, held=3)},
+        components={
+            **words.components,
+            "count": replace(count, counts=counts, held=3, watermark_ms=1_790_000_000_000),
+        },
         workers={
             each.slot: each
             for each in (replace(one, message="died\nand its log"), failed, lost, two)
@@ -229,6 +232,7 @@ def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyR
         "what was replayed is not parked"
     )
     assert "late   count      count: 10 of 20 inputs\\x1b[2J" in lines
+    assert f"watermark: count {when(1_790_000_000_000)}" in lines
     assert "component 'count' holds 3 inputs that it has neither acked nor failed" in lines
     assert [line.split()[1] for line in lines if line.startswith("node")] == [
         "RUNNING",
