@@ -14,6 +14,7 @@ from sparkstorm.extensions.laboratory import Scene, compare, generate
 PAGE = Path(__file__).parents[2] / "docs" / "laboratory.md"
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

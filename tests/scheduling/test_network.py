@@ -150,6 +150,18 @@ def test_what_was_measured_live_has_the_cost_of_its_own_placement() -> None:
     assert row["used"] == pytest.approx(0.7 - 2 * 0.02)
 
 
+def test_what_a_worker_takes_idle_does_not_grow_with_the_load() -> None:
+    net = Network(us_per_row=0.0, us_per_kb=0.0, idle_cores=0.2)
+    together = pair(WorkerSlot("n1", 1), WorkerSlot("n1", 1))
+    (row,) = predict(together, net, 0.5)
+    assert row["used"] == pytest.approx(0.2 + 0.5 * 0.7)
+    assert row["most_rows_per_s"] == pytest.approx(1000 * 0.8 / 0.7)
+    (row,) = predict(together, net, measured_in=together)
+    assert row["used"] == pytest.approx(0.7), "0.2 of what was measured"
+    (row,) = predict(together, net, 2.0, measured_in=together)
+    assert row["used"] == pytest.approx(0.2 + 2 * 0.5)
+
+
 def test_what_cannot_be_predicted_is_named() -> None:
     with pytest.raises(InvalidConfigError, match="'topology-00000' was not measured"):
         predict(generate(2, 1, 3, 1).scheduled("even"))

@@ -3,7 +3,7 @@ network. PURE.
 
 Throughput: the utilisation law (Denning and Buzen: The operational analysis of queueing network
 models, ACM Computing Surveys 10(3), 1978). Every worker, node and link has a demand at the measured
-rates; the largest demand is the bottleneck, and 1 / demand the factor by which all rates can grow.
+rates; the one whose demand can grow least is the bottleneck: by 1 / demand, less what it takes idle.
 Latency: the longest way from a source to a sink (Cardellini, Grassi, Lo Presti, Nardelli: Optimal
 operator placement for distributed stream processing applications, DEBS 2016): a component adds
 service / (1 - utilisation of its worker), as in M/M/1; an edge adds its latency by distance, and the
@@ -45,6 +45,7 @@ class Network:
     us_per_row: float = 1.0  # CPU of each end for a row that leaves its worker
     us_per_kb: float = 1.0  # and for 1,000 bytes of it
     cores_per_worker: float = 1.0  # executors of a worker share one core
+    idle_cores: float = 0.0  # of a worker without rows
 
     def serialising(self, rows: float, size: float) -> float:
         """Return the cores that one end needs for so many rows and bytes a second."""
@@ -68,8 +69,8 @@ def predict(
     """Return a row per topology: rows a second of its sources at `load` times the measured rates,
     the most that the placement can take with its bottleneck, and the latency in ms.
 
-    All topologies grow together. `used` is the bottleneck's share in use at that load; the latency
-    is None where that is 1 or more. Measured CPU counts as user code's alone; where it was measured
+    All topologies grow together. `used` is the share in use of the busiest worker, node or link at
+    that load; the latency is None where that is 1 or more. Measured CPU counts as user code's alone; where it was measured
     on a live cluster, give that placement as `measured_in`, and what the network costs there is
     subtracted. InvalidConfigError names a topology that was not measured or lacks a place.
     """
@@ -88,6 +89,8 @@ class _Model:
         self._placed: dict[str, Placed] = {}
         self._cores: dict[str, dict[ExecutorId, float]] = {}
         self._ways: dict[str, list[_Way]] = {}
+        # what is in use at any load, and what the measured rates add
+        self._fixed: defaultdict[str, float] = defaultdict(float)
         self._demands: defaultdict[str, float] = defaultdict(float)
         self._used: dict[str, set[str]] = {}
         for topology in scene.topologies:
@@ -111,6 +114,10 @@ class _Model:
                 parts += ((link, size, most) for link, most in links)
         for name, amount, most in parts:
             self._demands[name] += amount / most
+        for slot in set(placed.values()):
+            idle = self._network.idle_cores
+            self._fixed[f"worker {slot}"] += idle / self._network.cores_per_worker
+            self._fixed[f"CPU of {slot.node}"] += idle / (self._offers.get(slot.node) or math.inf)
         self._used[topology.id] = {name for name, _, _ in parts}
 
     def _links(self, sender: str, receiver: str) -> list[tuple[str, float]]:
@@ -127,17 +134,25 @@ class _Model:
     def row(self, topology: TopologyView, load: float) -> Row:
         """Return the prediction for one topology."""
         names = sorted(self._used[topology.id])
-        bottleneck = max(names, key=lambda name: self._demands[name], default="")
-        most = self._demands[bottleneck] if bottleneck else 0.0
+        bottleneck = min(names, key=self._growth, default="")
+        used = max((self._in_use(name, load) for name in names), default=0.0)
         rows = _source_rows(topology)
         return {
             "topology": topology.id,
             "rows_per_s": rows * load,
-            "most_rows_per_s": rows / most if most else math.inf,
+            "most_rows_per_s": rows * self._growth(bottleneck) if bottleneck else math.inf,
             "bottleneck": bottleneck,
-            "used": most * load,
-            "latency_ms": self._latency(topology, load) if most * load < 1.0 else None,
+            "used": used,
+            "latency_ms": self._latency(topology, load) if used < 1.0 else None,
         }
+
+    def _growth(self, name: str) -> float:
+        """Return how many times the measured rates it can take."""
+        left = max(0.0, 1.0 - self._fixed[name])
+        return left / self._demands[name] if self._demands[name] else math.inf
+
+    def _in_use(self, name: str, load: float) -> float:
+        return self._fixed[name] + load * self._demands[name]
 
     # -- latency -----------------------------------------------------------------------------------
 
@@ -187,7 +202,7 @@ class _Model:
         total = 0.0
         for executor in part.executors:
             slot = self._placed[topology.id][executor]
-            idle = 1.0 - load * self._demands[f"worker {slot}"]
+            idle = 1.0 - self._in_use(f"worker {slot}", load)
             total += self._cores[topology.id][executor] / idle
         return 1000 * total / rows if rows else 0.0
 
@@ -240,11 +255,18 @@ def _cores_of(
     """Return the cores of each executor: its user code's, and those for what leaves its worker."""
     assert topology.measured is not None
     now = _serialising(topology, placed, network)
-    then = _serialising(topology, before, network) if before else {}
-    return {
-        each: max(0.0, topology.measured.load(each).cpu / 100 - then.get(each, 0.0)) + now[each]
-        for each in topology.executors
-    }
+    cores = {each: topology.measured.load(each).cpu / 100 for each in topology.executors}
+    if before:
+        # What its worker takes without rows was divided as the rest of its CPU.
+        workers: defaultdict[WorkerSlot, float] = defaultdict(float)
+        for executor, slot in before.items():
+            workers[slot] += cores.get(executor, 0.0)
+        then = _serialising(topology, before, network)
+        for executor, slot in before.items():
+            if executor in cores and workers[slot]:
+                idle = network.idle_cores * cores[executor] / workers[slot]
+                cores[executor] = max(0.0, cores[executor] - idle - then[executor])
+    return {each: cores[each] + now[each] for each in topology.executors}
 
 
 def _serialising(

@@ -138,7 +138,7 @@ def _judged(scene: Scene, name: str, conf: Conf, timed: bool) -> Row:
     if not unplaced:
         predicted = predict(after)
         latencies = [each["latency_ms"] for each in predicted]
-        row["throughput"] = min(1.0 / each["used"] for each in predicted)
+        row["throughput"] = min(each["most_rows_per_s"] / each["rows_per_s"] for each in predicted)
         row["latency_ms"] = None if None in latencies else sum(latencies) / len(latencies)
     if (ratios := distance(after)) is not None:
         row["crossing_by_least"], row["busiest_by_least"] = ratios
