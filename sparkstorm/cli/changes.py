@@ -323,7 +323,13 @@ def scale_text(plan: Plan, is_why: bool = False, width: int | None = None) -> st
     if plan.shortage:
         lines.append(f"shortage: {plan.shortage}")
     if not plan.is_change:
-        lines.append(f"nothing to change: {counted(plan.workers, 'worker')} and these executors do")
+        is_enough = not plan.shortage and not any(part.bottleneck for part in plan.components)
+        these = f"{counted(plan.workers, 'worker')} and these executors"
+        lines.append(
+            f"nothing to change: {these} do"
+            if is_enough
+            else f"nothing that scaling can change: {these} stay, see above"
+        )
     return "\n".join(lines)
 
 
