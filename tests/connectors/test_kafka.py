@@ -875,6 +875,35 @@ def test_a_table_follows_debezium_in_a_join_live_as_in_a_replay(kafka: KafkaServ
     assert sorted(replayed["located"]) == sorted(live["located"])
 
 
+def test_rows_in_avro_are_there_once_whatever_dies_and_columns_come_as_rows(
+    kafka: KafkaServer,
+) -> None:
+    fields = [{"name": "n", "type": "long"}, {"name": "text", "type": "string"}]
+    schema = json.dumps({"type": "record", "name": "Row", "fields": fields})
+    wanted = [(n, f"text {n}") for n in range(4)]
+    with serve() as registry:
+        place = SchemaRegistry(registry.url)
+
+        def make(number: int) -> tuple[TransactionalSink, Callable[[], None]]:
+            name = topic(kafka)
+
+            def check() -> None:
+                found = [value and value[:5] for _, value, _, _ in records_of(kafka, name)]
+                assert found == [b"\0\0\0\0\1"] * 4
+                kinds = {"n": "bigint", "text": "string"}
+                source = KafkaSource(kafka.address, name, kinds, registry=place, follow=False)
+                builder = TopologyBuilder()
+                builder.set_spout("rows", source)
+                builder.set_bolt("columns", Columns(), inputs="rows")
+                done = complete_topology(builder.build())
+                assert sorted(row[:2] for row in done["rows"]) == wanted
+                assert sorted(tuple(row[0][:2]) for row in done["columns"]) == wanted
+
+            return KafkaSink(kafka.address, name, registry=place, schema=schema), check
+
+        assert die_everywhere(make, rows=4) > 4
+
+
 def test_values_by_a_registry_go_there_and_back_and_wait_while_it_is_away(
     kafka: KafkaServer,
 ) -> None:

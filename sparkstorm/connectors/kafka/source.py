@@ -66,7 +66,7 @@ class KafkaSource(ReplayableSpout):
     whose time is further ahead of this host's clock as well.
 
     A column bolt gets batches, each one message, if the fields are numbers, texts and booleans and
-    neither `time`, `ahead_secs` nor `headers` is given.
+    neither `time`, `ahead_secs`, `headers`, `registry` nor `changes` is given.
 
     The position is the next offset of each partition; no consumer group is joined and nothing
     committed to Kafka. Partitions, also those that are added later, are dealt to tasks by number.
