@@ -119,8 +119,6 @@ class _Client:
             return make_format(
                 schema.schema_type, schema.schema_str or "", list(named.items()), reader_text
             )
-        except InvalidConfigError:
-            raise
         except ImportError as error:
             raise InvalidConfigError(
                 f"a library of {schema.schema_type} is not installed here ({error}): pip install 'sparkstorm[schemas]'"
