@@ -84,8 +84,8 @@ class SqlLookup:
         except (OverflowError, TypeError) as error:
             reason = str(error)
         except exc.SQLAlchemyError as error:
-            require_lasting_sql(error, self._where)
-            if not is_of_values(error):
+            if not is_of_values(error) or self._refuses_no_keys():
+                require_lasting_sql(error, self._where)
                 raise ConnectionError(f"{self._where}: {sql_reason(error)}") from error
             reason = sql_reason(error)
         if len(keys) == 1:
@@ -113,6 +113,17 @@ class SqlLookup:
                 f"{self._where} gives {len(rows[0])} columns; wanted are the key's {size}, then {', '.join(self._fields)}"
             )
         return {row[0] if size == 1 else tuple(row[:size]): tuple(row[size:]) for row in rows}
+
+    def _refuses_no_keys(self) -> bool:
+        """Return whether the statement fails without any key too, so that no key is the cause."""
+        from sqlalchemy import exc
+
+        try:
+            with self._engine.connect() as connection:
+                connection.execute(self._statement, {"keys": []}).close()
+        except exc.SQLAlchemyError:
+            return True
+        return False
 
     def _made(self) -> Any:
         import sqlalchemy as sa

@@ -6,9 +6,11 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -60,6 +62,15 @@ def test_a_key_that_the_database_refuses_fails_alone(database: str) -> None:
     answers = lookup.fetch([2, 2**70])
     assert answers[2] == ("FR", 31)
     assert isinstance(answers[2**70], ValueError)
+
+
+@pytest.mark.parametrize("key", [Decimal(1), UUID(int=1)])
+def test_a_key_of_a_type_that_the_driver_does_not_take_fails_alone(key: Any, database: str) -> None:
+    lookup = opened(SqlLookup(database, "users", "shop", columns={"age": "years"}))
+    answers = lookup.fetch([2, key])
+    assert answers[2] == ("FR", 31)
+    assert "is not supported" in str(answers[key])
+    lookup.close()
 
 
 def test_a_bolt_looks_up_in_a_table(database: str) -> None:
