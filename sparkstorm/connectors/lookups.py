@@ -269,7 +269,10 @@ class HttpLookup:
 
     def _of_key(self, key: Any) -> Any:
         url = _filled(self._url, key, lambda part: quote(str(part), safe=""))
-        status, text = self._ask("GET", url, None)
+        try:
+            status, text = self._ask("GET", url, None)
+        except _TooLongError as error:
+            return error
         if status == _MISSING_STATUS:
             return None
         said = f"{url} answers {status}: {text[:200]}"
@@ -292,11 +295,9 @@ class HttpLookup:
                 connection.request(method, path, body, self._all)
                 answer = connection.getresponse()
                 text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
-                if answer.length:
+                if answer.length or answer.read(1):
                     self.close()
-                    raise ConnectionError(
-                        f"{url} answers more than {_MOST_BYTES:,} bytes, or less than it said"
-                    )
+                    raise _TooLongError(f"{url} answers more than {_MOST_BYTES:,} bytes")
                 return answer.status, text
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 self.close()
@@ -319,6 +320,10 @@ _READERS: dict[str, Any] = {
     "double": float,
     "boolean": lambda value: value.lower() in (b"1", b"true", b"t", b"yes"),
 }
+
+
+class _TooLongError(ConnectionError):
+    """An answer that is too long to be a row."""
 
 
 def _check_pattern(what: str, pattern: str) -> None:

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -136,6 +137,9 @@ class Users(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         name = self.path.rpartition("/")[2]
+        if name == "large":
+            self._stream(b"[" + b"1," * (1 << 19) + b"1]")
+            return
         status = {"zoe": 404, "mallory": 400, "down": 503}.get(name, 200)
         text = "[]" if name == "list" else json.dumps({"country": name.upper(), "age": len(name)})
         self._answer(status, text)
@@ -147,6 +151,13 @@ class Users(BaseHTTPRequestHandler):
         assert self.headers["Authorization"] == "Bearer secret"
         known = [name for name in names if name != "zoe"]
         self._answer(200, json.dumps({name: {"country": name.upper()} for name in known}))
+
+    def _stream(self, text: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with suppress(OSError):  # the client may have enough of it
+            self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text))
 
     def _answer(self, status: int, text: str) -> None:
         self.send_response(status)
@@ -181,6 +192,14 @@ def test_objects_are_looked_up_by_http(server: Any) -> None:
     assert server.connections == 2
     with pytest.raises(ConnectionError, match="/down answers 503"):
         lookup.fetch(["down"])
+    lookup.close()
+
+
+def test_an_answer_in_chunks_that_is_too_large_fails_its_key_alone(server: Any) -> None:
+    lookup = opened(HttpLookup(f"{server.url}/{{}}"))
+    answers = lookup.fetch(["ann", "large", "bob"])
+    assert answers["bob"] == {"country": "BOB", "age": 3}
+    assert "more than 1,048,576 bytes" in str(answers["large"])
     lookup.close()
 
 
