@@ -24,6 +24,7 @@ from sparkstorm.connectors.redis_streams import connect
 
 Fields = Sequence[str] | Mapping[str, str]
 _MISSING_STATUS = 404
+_AS_IS = "surrogateescape"  # of bytes that are no UTF-8
 _MOST_BYTES = 1 << 20  # of an answer: one that is larger is no row
 
 
@@ -177,7 +178,7 @@ class RedisLookup:
     def fetch(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
         """Return the fields of the keys that are there, from one round trip."""
         self._client = self._client or connect(self._url, self._secret)
-        names = [_filled(self._pattern, key, str) for key in keys]
+        names = [_filled(self._pattern, key, _plain).encode(errors=_AS_IS) for key in keys]
         if self._is_text:
             answers = [[value] for value in self._client.mget(names)]
         else:
@@ -255,11 +256,20 @@ class HttpLookup:
         if not self._is_post:
             answers = {key: self._of_key(key) for key in keys}
             return {key: answer for key, answer in answers.items() if answer is not None}
+        refused = {
+            key: ValueError(f"{self._url} takes JSON, which has no place for a key of bytes")
+            for key in keys
+            if any(isinstance(part, bytes) for part in _parts(key))
+        }
+        keys = [key for key in keys if key not in refused]
+        if not keys:
+            return refused
         status, text = self._ask("POST", self._url, json.dumps(list(keys), default=str).encode())
         if status >= 300:
             raise ConnectionError(f"{self._url} answers {status}: {text[:200]}")
         by_text = _parsed(text, self._url)
-        return {key: by_text[_text(key)] for key in keys if _text(key) in by_text}
+        answered = {key: by_text[_text(key)] for key in keys if _text(key) in by_text}
+        return {**answered, **refused}
 
     def close(self) -> None:
         """Close the connection."""
@@ -268,7 +278,7 @@ class HttpLookup:
         self._connection = None
 
     def _of_key(self, key: Any) -> Any:
-        url = _filled(self._url, key, lambda part: quote(str(part), safe=""))
+        url = _filled(self._url, key, lambda part: quote(_plain(part), "", errors=_AS_IS))
         try:
             status, text = self._ask("GET", url, None)
         except _TooLongError as error:
@@ -335,7 +345,7 @@ def _check_pattern(what: str, pattern: str) -> None:
 
 def _filled(pattern: str, key: Any, write: Any) -> str:
     """Return a pattern with the parts of a key in its places."""
-    parts = key if isinstance(key, tuple) else (key,)
+    parts = _parts(key)
     pieces = pattern.split("{}")
     if len(pieces) != len(parts) + 1:
         raise InvalidConfigError(
@@ -346,8 +356,17 @@ def _filled(pattern: str, key: Any, write: Any) -> str:
     )
 
 
+def _parts(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def _plain(part: Any) -> str:
+    """Return a part of a key as text; of bytes, one that `encode(errors=_AS_IS)` makes them of."""
+    return part.decode(errors=_AS_IS) if isinstance(part, bytes) else str(part)
+
+
 def _text(key: Any) -> str:
-    return "/".join(map(str, key)) if isinstance(key, tuple) else str(key)
+    return "/".join(map(str, _parts(key)))
 
 
 def _parsed(text: str, url: str) -> Any:

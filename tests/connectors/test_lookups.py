@@ -114,6 +114,7 @@ def test_hashes_and_texts_of_a_redis_are_looked_up(
         client.hset("user:bob:1", mapping={"age": "old"})
         client.set("user:eve:1", "no hash")
         client.set("city:ann", "Delft")
+        client.set(b"city:\xff", "Nice")
     lookup = opened(RedisLookup(url, "user:{}:{}", password_env="TEST_REDIS_PASSWORD"))
     answers = lookup.fetch([("ann", 1), ("bob", 1), ("eve", 1), ("zoe", 1)])
     assert answers["ann", 1] == ("NL", 30)
@@ -121,7 +122,10 @@ def test_hashes_and_texts_of_a_redis_are_looked_up(
     assert ("zoe", 1) not in answers
     lookup.close()
     text = RedisLookup(url, "city:{}", text=True, password_env="TEST_REDIS_PASSWORD")
-    assert opened(text, ["city"]).fetch(["ann", "bob"]) == {"ann": ("Delft",)}
+    assert opened(text, ["city"]).fetch(["ann", b"\xff", "bob"]) == {
+        "ann": ("Delft",),
+        b"\xff": ("Nice",),
+    }
     text.close()
 
 
@@ -200,6 +204,21 @@ def test_an_answer_in_chunks_that_is_too_large_fails_its_key_alone(server: Any) 
     answers = lookup.fetch(["ann", "large", "bob"])
     assert answers["bob"] == {"country": "BOB", "age": 3}
     assert "more than 1,048,576 bytes" in str(answers["large"])
+    lookup.close()
+
+
+def test_a_key_of_bytes_stands_in_a_url_as_it_is(server: Any) -> None:
+    lookup = opened(HttpLookup(f"{server.url}/{{}}"))
+    assert lookup.fetch([b"b\xff"])[b"b\xff"]["country"] == "B%FF"
+    lookup.close()
+
+
+def test_bytes_do_not_travel_as_json(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_TOKEN", "secret")
+    lookup = opened(HttpLookup(server.url, post=True, token_env="TEST_TOKEN"))
+    answers = lookup.fetch(["ann", b"bob"])
+    assert answers["ann"] == {"country": "ANN"}
+    assert "a key of bytes" in str(answers[b"bob"])
     lookup.close()
 
 
