@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from sparkstorm.api import (
+    AsyncBolt,
     BasicBolt,
     BasicOutputCollector,
     Bolt,
@@ -62,6 +64,16 @@ class FlakyThread(FlakyBasic):
     blocking = True
 
 
+class FlakyAwaits(Flaky, AsyncBolt):
+    async def start(self, conf: Any, context: Any) -> None:
+        Flaky.prepare(self, conf, context)
+
+    async def process(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        await asyncio.sleep(0)
+        self.check(tup["value"])
+        collector.emit(tup.values)
+
+
 class FlakyTimed(Flaky, TimedBolt):
     in_order = False
 
@@ -94,6 +106,7 @@ CHAINS: dict[str, Any] = {
     "basic": lambda: [FlakyBasic()],
     "by hand": lambda: [FlakyByHand()],
     "thread": lambda: [FlakyThread()],
+    "awaits": lambda: [FlakyAwaits()],
     "timed": lambda: [FlakyTimed().with_timestamp_field("ts").with_lag(Duration.seconds(60))],
     "a hop": lambda: [FlakyBasic(), Pass()],
     "two hops": lambda: [FlakyBasic(), Pass(), Pass()],

@@ -463,7 +463,8 @@ class ManualRunner(Runner):
     def _give_answers(self, tup: Tuple) -> bool:
         mark = len(self._emitter.log)
         try:
-            self._answers.give(tup)
+            with self.placed(tup):
+                self._answers.give(tup)
             return True
         except USER_ERRORS as error:  # a grouping of the user's
             self._emitter.roll_back(mark)
