@@ -168,12 +168,10 @@ class Folders:
             return [file for file in [self._of(root)] if file is not None]
         files = []
         for folder, below, names in os.walk(root):
-            below[:] = [name for name in below if not name.startswith((".", "_"))]
+            below[:] = [name for name in below if not is_hidden(name)]
             for name in names:
                 path = os.path.join(folder, name)
-                if not name.startswith((".", "_")) and _matches(
-                    os.path.relpath(path, root), pattern
-                ):
+                if not is_hidden(name) and _matches(os.path.relpath(path, root), pattern):
                     files.append(self._of(path))
         return [file for file in files if file is not None]
 
@@ -200,10 +198,17 @@ class Folders:
             fs.FileSelector(base, allow_not_found=True, recursive=True)
         ):
             name = info.path.removeprefix(base).lstrip("/")
-            is_hidden = any(part.startswith((".", "_")) for part in name.split("/"))
-            if info.type == fs.FileType.File and not is_hidden and _matches(name, pattern):
+            is_shown = not any(map(is_hidden, name.split("/")))
+            if info.type == fs.FileType.File and is_shown and _matches(name, pattern):
                 files.append(Found(f"{scheme}://{info.path}", f"{scheme}://{info.path}", info.size))
         return files
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder is no data by its name, as Spark has it: `_k=1` is the folder
+    of a field.
+    """
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 class _Unpacked(io.RawIOBase):

@@ -273,6 +273,13 @@ def test_files_reads_its_fields_from_the_names_of_folders(tmp_path: Path, format
         live(Files(str(tmp_path), format, {"n": "bigint", "day": "bigint"}))
 
 
+def test_a_field_whose_name_begins_with_an_underscore_is_read_back(tmp_path: Path) -> None:
+    sink = FileSink(tmp_path, "json", "_k string, n bigint", partition_by="_k")
+    assert parked(sink, [("a", 1)], ("_k", "n")) == []
+    source = Files(str(tmp_path), "json", {"_k": "string", "n": "bigint"})
+    assert live(source)["default"] == [repr(("a", 1))]
+
+
 def test_a_field_that_a_file_has_is_not_taken_from_its_folder(tmp_path: Path) -> None:
     folder = tmp_path / "n=5" / "text=x"
     folder.mkdir(parents=True)
