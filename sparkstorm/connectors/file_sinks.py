@@ -83,6 +83,10 @@ class FileSink(TransactionalSink):
             raise InvalidConfigError(
                 'FileSink: parquet needs a schema, as in "user string, clicks bigint"'
             )
+        if zone != "UTC" and day_of is None:
+            raise InvalidConfigError(
+                f"FileSink: zone {zone!r:.40} is that of the days of day_of, which is not given; name its field, or drop zone"
+            )
         self._path = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/")
         self._format = format
         self._schema = None if schema is None else read_arrow_schema(schema)
