@@ -166,6 +166,8 @@ class ProcessorBolt(TimedBolt):
             names = getattr(row, "__fields__", None)
             if names and set(names) == set(self.outputs):
                 row = [row[name] for name in self.outputs]
+            if not isinstance(row, tuple | list):
+                raise TypeError(f"the processor yields {show(row)}; yield a Row, or a tuple of values")
             collector.emit(tuple(row))
 
 

@@ -224,6 +224,23 @@ def test_what_cannot_run_is_named() -> None:
     assert 'timers need time_mode="ProcessingTime"' in letter.failure.text
 
 
+class Yields(Raises):
+    def __init__(self, row: Any) -> None:
+        self.row = row
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        yield self.row
+
+
+@pytest.mark.parametrize("row", [{"id": "a", "low": 1}, "ab", 5])
+def test_what_is_no_row_is_refused(row: Any) -> None:
+    bolt = ProcessorBolt(Yields(row), key="id", outputs=["id", "low"])
+    completed = complete_topology(topology(bolt), {"sensors": [["a", 1, "x", 0]]})
+    assert completed["processor"] == []
+    (letter,) = completed.dead_letters
+    assert "yield a Row, or a tuple of values" in letter.failure.text
+
+
 class Frames(StatefulProcessor):  # type: ignore[misc]
     def init(self, handle: Any) -> None:
         self.sum = handle.getValueState("sum", "n int")
