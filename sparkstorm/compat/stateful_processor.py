@@ -167,7 +167,9 @@ class ProcessorBolt(TimedBolt):
             if names and set(names) == set(self.outputs):
                 row = [row[name] for name in self.outputs]
             if not isinstance(row, tuple | list):
-                raise TypeError(f"the processor yields {show(row)}; yield a Row, or a tuple of values")
+                raise TypeError(
+                    f"the processor yields {show(row)}; yield a Row, or a tuple of values"
+                )
             collector.emit(tuple(row))
 
 
