@@ -176,27 +176,27 @@ def test_a_row_that_kills_is_parked_though_a_bolt_before_it_has_a_backlog(
 
     class Kills(BasicBolt):
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-            if tup[0] % 4000 == 170:
+            if tup[0] % 1000 == 170:
                 deaths.value.append(tup[0])
                 die()
 
     deaths: Shared[list[int]] = Shared([])
-    monkeypatch.setattr(poison_detector, "FEWEST_INPUTS", 600)
+    monkeypatch.setattr(poison_detector, "FEWEST_INPUTS", 150)
     spout, builder = FeederSpout(), TopologyBuilder()
     builder.set_spout("numbers", spout)  # by its name in the other worker
     builder.set_bolt("first", First(), inputs="numbers")
     builder.set_bolt("second", Kills(), inputs="first")
     with LocalCluster() as cluster:
         cluster.submit(builder.build(), conf("exactly-once", 2))
-        for n in range(10000):
+        for n in range(2500):
             spout.feed([n])
         cluster.run_until_idle()
         assert sorted(letter.values for letter in cluster.dead_letters) == [
             (170,),
-            (4170,),
-            (8170,),
+            (1170,),
+            (2170,),
         ]
-        assert cluster.counts("second").executed == 9997
+        assert cluster.counts("second").executed == 2497
     assert set(Counter(deaths.value).values()) <= {3, 4, 5, 6}, (
         "three unannounced deaths at the most"
     )
