@@ -27,6 +27,9 @@ class DeletingSpout(FeederSpout):
         super().__init__(outputs)
         self._messages = messages
         self._deleted: Shared[set[Any]] = Shared(set())
+        # Deleted under a topology that was killed: the next one begins with no position.
+        self._deleted_before: Shared[set[Any]] = Shared(set())
+        self._begins = False
         self._emitted = 0
         self._emitted_ms = -_PACE_MS
 
@@ -38,6 +41,7 @@ class DeletingSpout(FeederSpout):
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         super().open(conf, context, collector)
         self._now_ms = context.now_ms
+        self._begins = True
 
     def has_ended(self) -> bool:
         is_complete = self._is_final.value or len(self._feed.value) >= self._messages
@@ -46,6 +50,10 @@ class DeletingSpout(FeederSpout):
     def next_tuple(self) -> None:
         if self._now_ms() < self._emitted_ms + _PACE_MS:
             return
+        if self._begins:
+            self._begins = False
+            own = range(self._first, len(self._feed.value), self._stride)
+            self._deleted_before.value.update(self._deleted.value.intersection(own))
         feed = self._feed.value
         while self._next < len(feed) and feed[self._next][1] in self._deleted.value:
             self._next += self._stride
@@ -60,12 +68,14 @@ class DeletingSpout(FeederSpout):
 
     def restore(self, position: Any) -> None:
         self._next, self._emitted = position
+        self._begins = False
+        deleted = self._deleted.value - self._deleted_before.value
         early = [
             message_id
             for number, (_, message_id, _) in enumerate(self._feed.value)
             if number >= self._next
             and number % self._stride == self._first
-            and message_id in self._deleted.value
+            and message_id in deleted
         ]
         assert not early, f"messages {early} were acked, and their emission is not committed"
 

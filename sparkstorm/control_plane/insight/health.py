@@ -479,7 +479,7 @@ def _of_counts(component: str, grown: Counts) -> Iterator[Culprit]:
         yield Culprit(Fault.BAD, component, f"{component}: {words} went to its stream {BAD_STREAM}")
     if late:
         of = f"{late:,} of {executed:,} inputs came too late for its windows"
-        remedy = "read the source in the order of times (KafkaSource: end_wait_secs), give the bolts before it one task each, or raise the lag"
+        remedy = "read the source by time (KafkaSource: end_wait_secs), give the bolts before it one task each, or raise the lag"
         yield Culprit(Fault.LATE, component, f"{component}: {of}; {remedy}")
     failed = grown.failed + grown.retried
     ended = failed + grown.acked  # trees, of a spout: it executes nothing
