@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dis
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -114,6 +115,11 @@ class BatchFunctionBolt(_OfFunction, ColumnBolt):
     batch: int
     frame: str = "rows"
 
+    def prepare(self, conf: Conf, context: TopologyContext) -> None:
+        """Refuse frames of pandas where it is not installed."""
+        if self.frame == "pandas":
+            require_pandas(f"component '{context.component_id}': frame=\"pandas\"")
+
     def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
         """Emit what the function yields for each `batch` rows."""
         for start in range(0, batch.num_rows, self.batch):
@@ -152,6 +158,16 @@ class BatchFunctionBolt(_OfFunction, ColumnBolt):
         frame = frame.select(list(self.outputs))
         for batch in frame.to_batches() if isinstance(frame, pa.Table) else [frame]:
             collector.emit_batch(batch)
+
+
+def require_pandas(what: str) -> None:
+    """Raise InvalidTopologyError where pandas cannot be imported; `what` needs it."""
+    try:
+        importlib.import_module("pandas")
+    except ImportError as error:
+        raise InvalidTopologyError(
+            f"{what} needs pandas on the hosts of workers: pip install pandas ({error})"
+        ) from error
 
 
 class WindowFunctionBolt(_OfFunction, WindowedBolt):

@@ -23,6 +23,7 @@ from sparkstorm.api import (
     TopologyContext,
     Tuple,
 )
+from sparkstorm.api.function_components import require_pandas
 from sparkstorm.common.errors import show
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
@@ -106,6 +107,8 @@ class ProcessorBolt(TimedBolt):
             raise InvalidTopologyError(
                 f"component '{context.component_id}': timers by event time need .with_timestamp_field(...)"
             )
+        if self._frames:
+            require_pandas(f"component '{context.component_id}': frames=True")
         self._row = Row
         self._spark = stateful_processor
         self._now_ms = context.now_ms

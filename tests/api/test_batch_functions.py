@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,14 @@ def test_batches_are_scored_live_and_replayed(made: Any) -> None:
     completed = complete_topology(topology(made), {"texts": ROWS})
     assert completed["score"] == SCORED
     assert replay_locally(topology(made), {"texts": ROWS})["score"] == SCORED
+
+
+def test_frames_of_a_pandas_that_is_not_there_are_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InvalidTopologyError, match='frame="pandas" needs pandas on the hosts'):
+        complete_topology(topology(of_pandas), {"texts": ROWS})
 
 
 def test_no_batch_has_more_tuples_than_asked_for() -> None:
