@@ -127,7 +127,13 @@ class TopologyBuilder:
         own = _conf(id, conf)
         if isinstance(bolt, WindowedBolt | TimedBolt):
             own = {**bolt.time_conf(), **own}
-        streams = {**_streams(id, bolt, outputs), **late_stream_of(own)}
+        streams = _streams(id, bolt, outputs)
+        for name, late in late_stream_of(own).items():
+            if name in streams:
+                raise InvalidTopologyError(
+                    f"component '{id}': its late stream needs a stream of its own, and '{name}' is another output; rename one"
+                )
+            streams = {**streams, name: late}
         declarer = self._add(Component(id, "bolt", bolt, parallelism, num_tasks, own, streams))
         for component, stream, grouping in inputs_of(id, bolt, inputs, num_tasks or parallelism):
             declarer.grouping(component, grouping, stream)

@@ -262,6 +262,16 @@ WRONG: dict[str, tuple[Any, str]] = {
         ),
         "is given the field 'rr', which is no field of 'right': did you mean 'r'?",
     ),
+    "a late stream with the name of an output": (
+        lambda: topology(
+            IntervalJoinBolt("left", "k", ["k", "at"])
+            .left_join("right", fields=["k", "at", "r"], within=HOUR)
+            .with_timestamp_field("at")
+            .with_unmatched_stream("rest")
+            .with_late_tuple_stream("rest")
+        ),
+        "component 'join': its late stream needs a stream of its own, and 'rest' is another output; rename one",
+    ),
     "a column that no stream has": (
         lambda: IntervalJoinBolt("left", "k").join("right", within=HOUR).select("k", "x"),
         "select has 'x', which is no field of 'left' or 'right': it has k, l, at, r",
