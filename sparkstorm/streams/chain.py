@@ -357,7 +357,10 @@ class KeyedStream:
             "late_stream": bolt.with_late_tuple_stream,
             "unmatched_stream": bolt.with_unmatched_stream,
             "time_output": bolt.with_time_output,
-            "select": lambda columns: bolt.select(*columns),
+            # a text is one column, as a key is, and not one for each letter
+            "select": lambda columns: bolt.select(
+                *([columns] if isinstance(columns, str) else columns)
+            ),
         }
         for option, value in options.items():
             if option not in setters:

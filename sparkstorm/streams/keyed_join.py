@@ -48,6 +48,11 @@ class KeyedJoin(TimedBolt):
         """Name the output: "field" (of the first stream that has it), "source:field", each with "
         as name" if wanted.
         """
+        for column in columns:
+            if not isinstance(column, str):
+                raise InvalidTopologyError(
+                    f'{type(self).__name__}: select has {show(column)}; write each column as a text: select("user", "amount")'
+                )
         self._selected = columns
         return self._declare()
 

@@ -105,6 +105,10 @@ def test_it_makes_what_the_builder_makes() -> None:
     ]
 
 
+def test_a_text_for_select_is_one_column() -> None:
+    assert paid(select="user").build().components["join"].streams["default"].fields == ("user",)
+
+
 def test_merged_streams_and_other_streams_are_sides_too() -> None:
     more = stream(FeederSpout({"default": list(ORDER), "old": list(ORDER)}), name="more")
     both = orders().merge(more.side("old"))

@@ -272,6 +272,12 @@ WRONG: dict[str, tuple[Any, str]] = {
         ),
         "component 'join': its late stream needs a stream of its own, and 'rest' is another output; rename one",
     ),
+    "a list of columns": (
+        lambda: (
+            IntervalJoinBolt("left", "k").join("right", within=HOUR).select(cast(Any, ["k", "r"]))
+        ),
+        "select has ['k', 'r']; write each column as a text",
+    ),
     "a column that no stream has": (
         lambda: IntervalJoinBolt("left", "k").join("right", within=HOUR).select("k", "x"),
         "select has 'x', which is no field of 'left' or 'right': it has k, l, at, r",
