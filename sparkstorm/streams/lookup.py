@@ -104,6 +104,8 @@ class LookupBolt(GatheringBolt):
         self._snapshot = snapshot
         self._kind = kind
         self.input_fields = (*self._key, *self._keep)
+        if not self._key:
+            raise InvalidTopologyError("LookupBolt: key names no field; name those of the key")
         _check(fetch, keep, add, kind)
         if self._refresh_ms > self._expire_ms:
             raise InvalidTopologyError(

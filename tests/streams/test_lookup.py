@@ -317,6 +317,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         "fetch is 'users'; give a function (keys) -> mapping, or a source such as SqlLookup(...)",
     ),
     "nothing to add": (lambda: located(Asked(), add=[]), "add names no field"),
+    "no key": (lambda: located(Asked(), key=[]), "key names no field"),
     "a text for fields": (
         lambda: located(Asked(), keep="user"),
         "keep is 'user'; write a list of field names, or types by name",
