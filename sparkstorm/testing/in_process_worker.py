@@ -434,8 +434,12 @@ class InProcessWorker:
         return DrawnBudget(settings, random.Random(self._around.simulation.random.getrandbits(32)))
 
     def _run(self, run: WorkerRun) -> float | None:
-        is_woken = self._is_late or self.is_woken() or bool(self._commands)
-        self._post.clear()
+        # Cleared only where it was seen: a thread may post between a look and a clear.
+        if is_posted := self._post.is_set():
+            self._post.clear()
+        is_woken = self._is_late or bool(self._commands)
+        if self.worker is not None:
+            is_woken |= is_posted or self._newest() != self._seen
         self._seen = self._newest()
         self._has_begun, before = run.worker is not None, self._moved()
         due_ms = self._tended(run.step(is_woken))

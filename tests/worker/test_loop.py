@@ -202,7 +202,7 @@ def test_a_worker_goes_on_and_says_nothing_while_the_store_of_another_cell_is_aw
 
 def test_a_wake_up_is_seen_until_it_is_taken() -> None:
     wake_up = WakeUp()
-    wake_up.take()
+    assert not wake_up.take()
     assert not select.select(wake_up.fds, [], [], 0)[0]
 
     def send() -> None:
@@ -218,3 +218,5 @@ def test_a_wake_up_is_seen_until_it_is_taken() -> None:
     assert not select.select(wake_up.fds, [], [], 0)[0]
     wake_up.send()
     assert select.select(wake_up.fds, [], [], 0)[0]
+    assert wake_up.take()
+    assert not wake_up.take()

@@ -170,6 +170,38 @@ def test_inputs_that_wait_for_a_thread_do_not_count_as_kept_by_user_code() -> No
         cluster.run_until(lambda: len(spout.acked) == 4)
 
 
+def test_a_post_that_comes_while_a_step_begins_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of user code may post at any place of the loop."""
+    steps: list[bool] = []
+    with LocalCluster() as cluster:
+        cluster.submit(chain(FeederSpout(), CaptureBolt()))
+        cluster.run_until_idle()
+        process = cluster.topology().worker_of("bolt").process
+        assert process is not None and process.run is not None
+        process._post.clear()
+        look = process._newest
+
+        def look_while_a_thread_posts() -> int:
+            if not steps:
+                process._post.set()
+            return look()
+
+        run = process.run
+        step = run.step
+        process._is_late = False
+
+        def noted(is_woken: bool = True) -> float | None:
+            steps.append(is_woken)
+            return step(is_woken)
+
+        monkeypatch.setattr(run, "step", noted)
+        monkeypatch.setattr(process, "_newest", look_while_a_thread_posts)
+        process._run(run)
+        assert steps == [True] or process._post.is_set()
+
+
 def test_a_blocking_bolts_latency_is_the_time_of_its_calls() -> None:
     is_in: Shared[threading.Event] = Shared(threading.Event())
     gate: Shared[threading.Event] = Shared(threading.Event())

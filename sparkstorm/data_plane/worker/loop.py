@@ -137,13 +137,15 @@ class WakeUp:
             os.eventfd_write(fd, 1)
         self._is_sent = True
 
-    def take(self) -> None:
-        """Make it unreadable again."""
-        if self._is_sent:
-            self._is_sent = False
-            for fd in self.fds:
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(fd)
+    def take(self) -> bool:
+        """Make it unreadable again; return whether it was sent."""
+        if not self._is_sent:
+            return False
+        self._is_sent = False
+        for fd in self.fds:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(fd)
+        return True
 
 
 class LogLevels:
@@ -233,7 +235,9 @@ def drive(
         else:  # spouts alone may be due; never twice without a look at what has come
             is_woken = is_late or transport.has_read
             is_late = not is_woken
-        wake_up.take()
+        # A thread may have posted since the look: taken and not followed, its post would wait until
+        # something else is due.
+        is_woken |= wake_up.take()
         run.beat()
         try:
             due_ms = run.step(is_woken)
