@@ -87,6 +87,9 @@ class FileSink(TransactionalSink):
             raise InvalidConfigError(
                 f"FileSink: zone {zone!r:.40} is that of the days of day_of, which is not given; name its field, or drop zone"
             )
+        _check_number("flush_secs", flush_secs, (int, float), 0)
+        _check_number("flush_rows", flush_rows, (int,), 1)
+        _check_number("target_bytes", target_bytes, (int,), 0)
         self._path = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/")
         self._format = format
         self._schema = None if schema is None else read_arrow_schema(schema)
@@ -403,6 +406,15 @@ class FileSink(TransactionalSink):
             out.writerow(self._names)
         out.writerows([cell(value) for value in row] for row in rows)
         return text.getvalue().encode()
+
+
+def _check_number(name: str, value: Any, kinds: tuple[type, ...], least: int) -> None:
+    # comparisons with not-a-number are false
+    if type(value) not in kinds or not value >= least:
+        what = "a whole number" if float not in kinds else "a number"
+        raise InvalidConfigError(
+            f"FileSink: {name} is {value!r:.40}; write {what} of at least {least}"
+        )
 
 
 class _Part:

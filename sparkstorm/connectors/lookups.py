@@ -232,6 +232,11 @@ class HttpLookup:
             )
         if not post:
             _check_pattern("HttpLookup", url)
+        elif "{}" in url:
+            raise InvalidConfigError(
+                f"HttpLookup: {url!r:.80} has a place for a key, but with post=True the keys travel in the body; "
+                "drop the {} or post"
+            )
         self._url = url
         self._is_post = post
         self._headers = dict(headers or {})

@@ -317,6 +317,10 @@ class KeyedStream:
         """Join the latest row of a table, or of any stream, with an equal key; see `AsOfJoinBolt`.
         Further options: time, select, lag, late_stream, unmatched_stream, time_output.
         """
+        if options.get("lag") is not None and options.get("time") is None:
+            raise InvalidTopologyError(
+                f"component '{name}': lag is that of event time; name its field by time, or drop lag"
+            )
         bolt = AsOfJoinBolt(*self._side(name)).join(
             *table._side(name), within=within, deletes=deletes, kind=kind
         )

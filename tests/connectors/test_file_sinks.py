@@ -240,6 +240,12 @@ def test_a_full_or_foreign_folder_is_said_in_one_sentence(tmp_path: Path) -> Non
         FileSink(tmp_path, schema="n quux")
     with pytest.raises(InvalidConfigError, match="format is 'xml'"):
         FileSink(tmp_path, "xml")
+    with pytest.raises(InvalidConfigError, match="flush_rows is 0; write a whole number"):
+        FileSink(tmp_path, "csv", flush_rows=0)
+    with pytest.raises(InvalidConfigError, match="flush_secs is nan; write a number of at least 0"):
+        FileSink(tmp_path, "csv", flush_secs=float("nan"))
+    with pytest.raises(InvalidConfigError, match="target_bytes is '1 MB'; write a whole number"):
+        FileSink(tmp_path, "csv", target_bytes="1 MB")  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

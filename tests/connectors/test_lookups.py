@@ -260,6 +260,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda: HttpLookup("ftp://host/{}"),
         "HttpLookup: 'ftp://host/{}' is no URL of the form https://host/path/{}",
     ),
+    "a place in a URL that is posted to": (
+        lambda: HttpLookup("https://host/{}", post=True),
+        "with post=True the keys travel in the body; drop the {} or post",
+    ),
 }
 
 

@@ -148,8 +148,12 @@ def test_merged_streams_and_other_streams_are_sides_too() -> None:
             lambda: orders().key_by("user").join_as_of(users().key_by("usr")),
             "AsOfJoinBolt has the key 'usr', which is no field of 'users': did you mean 'user'?",
         ),
+        (
+            lambda: orders().key_by("user").join_as_of(users().key_by("user"), lag=Duration(1)),
+            "component 'join': lag is that of event time; name its field by time, or drop lag",
+        ),
     ],
-    ids=["option", "stream", "fields", "key"],
+    ids=["option", "stream", "fields", "key", "lag"],
 )
 def test_a_wrong_chain_is_refused_in_a_sentence(make: Any, sentence: str) -> None:
     with pytest.raises(InvalidTopologyError) as error:
