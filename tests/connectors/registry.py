@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Registry:
-    """What the server has; `requests` are those that came."""
+    """Schemas of the server; `requests` are those that came."""
 
     def __init__(self) -> None:
         self.url = ""

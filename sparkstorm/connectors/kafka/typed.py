@@ -19,7 +19,7 @@ _MICROSECONDS = {"ms": 1_000, "us": 1}
 
 
 class Hint(NamedTuple):
-    """What a schema says of a column: Kafka Connect's name of its type, or the type, and a decimal's
+    """Type of a column by its schema: Kafka Connect's name of its type, or the type, and a decimal's
     scale.
     """
 
