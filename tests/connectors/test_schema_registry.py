@@ -15,6 +15,8 @@ from typing import Any
 from uuid import UUID
 
 import cloudpickle
+import fastavro
+import fastavro.validation
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -25,6 +27,7 @@ from hypothesis import strategies as st
 from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.connectors import KafkaSink, KafkaSource, SchemaRegistry
+from sparkstorm.connectors.kafka.formats import make_format
 from sparkstorm.connectors.kafka.schemas import RegistryReader, RegistryWriter
 from sparkstorm.connectors.patience import Patience
 from tests.connectors.registry import Registry, serve
@@ -561,6 +564,29 @@ def test_wrong_choices_are_one_sentence(registry: Registry) -> None:
         InvalidConfigError, match="orders-value: Schema being registered is incompat"
     ):
         writer(registry, json.dumps(ORDER))
+
+
+NUMBERS = (0, True, 2**31 - 1, 2**31, -(2**31) - 1, 2**63 - 1, 2**63, 2**70, 1.5, 1e300)
+UNIONS: tuple[Any, ...] = (["null", "int"], ["int", "long"], ["int", "double"], ["long", "string"])
+
+
+@pytest.mark.parametrize(
+    "kind", ["int", "long", "float", "double", "string", "boolean", "bytes", *UNIONS], ids=str
+)
+def test_a_flat_row_fits_where_fastavro_says_so(kind: Any) -> None:
+    """Our check is the faster twin of fastavro's `validate`."""
+    schema = {"type": "record", "name": "Row", "fields": [{"name": "value", "type": kind}]}
+    encode = make_format("AVRO", json.dumps(schema), ()).encode
+    for value in (None, *NUMBERS, float("inf"), "", "text", b"bytes"):
+        fits = fastavro.validation.validate(
+            {"value": value}, fastavro.parse_schema(schema), raise_errors=False
+        )
+        try:
+            encode({"value": value})
+        except Exception:
+            assert not fits, value
+        else:
+            assert fits, value
 
 
 @pytest.mark.parametrize(
