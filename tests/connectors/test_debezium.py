@@ -300,11 +300,17 @@ def test_decimals_are_read_by_the_scale_that_the_records_own_schema_has(
 ) -> None:
     unscaled = int(value.scaleb(2)) * 10**scale
     data = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
-    column = {"field": "v", "name": "org.apache.kafka.connect.data.Decimal", "type": "bytes"}
-    column["parameters"] = {"scale": str(2 + scale)}  # type: ignore[assignment]
+    name = "org.apache.kafka.connect.data.Decimal"
+    parameters = {"scale": str(2 + scale)}
+    column = {"field": "v", "name": name, "type": "bytes", "parameters": parameters}
     schema = {"fields": [{"field": "after", "fields": [column]}]}
     payload = envelope("c", None, {"v": base64.b64encode(data).decode()})
     assert parser({"v": "decimal(10,2)"})({"schema": schema, "payload": payload})[0] == value
+
+
+def avro_record(name: str, columns: dict[str, Any]) -> dict[str, Any]:
+    fields = [{"name": column, "type": kind} for column, kind in columns.items()]
+    return {"type": "record", "name": name, "namespace": "shop.public.users", "fields": fields}
 
 
 def test_envelopes_as_avro_are_rows_too() -> None:
@@ -325,17 +331,15 @@ def test_envelopes_as_avro_are_rows_too() -> None:
         "free": "string",
         "seen": of("string", **{"connect.name": "io.debezium.time.ZonedTimestamp"}),
     }
-    row = {"type": "record", "name": "Value", "namespace": "shop.public.users"}
-    row["fields"] = [{"name": name, "type": kind} for name, kind in columns.items()]  # type: ignore[assignment]
+    row = avro_record("Value", columns)
     source = {"type": "record", "name": "Source", "fields": [{"name": "ts_ms", "type": "long"}]}
-    fields = [
-        ("before", ["null", row]),
-        ("after", ["null", "Value"]),
-        ("source", source),
-        ("op", "string"),
-    ]
-    schema = {"type": "record", "name": "Envelope", "namespace": "shop.public.users"}
-    schema["fields"] = [{"name": name, "type": kind} for name, kind in fields]  # type: ignore[assignment]
+    fields = {
+        "before": ["null", row],
+        "after": ["null", "Value"],
+        "source": source,
+        "op": "string",
+    }
+    schema = avro_record("Envelope", fields)
     after = {
         "id": 1,
         "total": Decimal("12.34"),
