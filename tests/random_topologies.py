@@ -2,13 +2,14 @@
 tests.random_topologies --seeds 600 [--first 0] [--spark]`.
 
 Each has windows and timers over event time behind bolts of several tasks. Some bolts fail at first
-tries, set timers by timers, keep states in folds, or change attributes. A component that differs
-from the replay without its own warning ends the run with its seed.
+tries, set timers by timers, keep states in folds, change attributes, block, await, or look up. A
+component that differs from the replay without its own warning ends the run with its seed.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -17,6 +18,7 @@ from typing import Any
 from pyspark.sql import Row, SparkSession
 
 from sparkstorm.api import (
+    AsyncBolt,
     BasicBolt,
     BasicOutputCollector,
     Bolt,
@@ -28,6 +30,7 @@ from sparkstorm.replay import LocalResults, read_value, replay, replay_locally
 from sparkstorm.replay.job import STATE_MARK
 from sparkstorm.replay.local import _collect
 from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, EdgeChunk
+from sparkstorm.streams.lookup import LookupBolt
 from tests.replay.bolts import FIELDS, Pass
 from tests.replay.conftest import MASTER, Session
 from tests.replay.test_time_warnings import (
@@ -137,8 +140,63 @@ class Gathers(StatefulBolt):
         collector.emit((tup["key"], len(items), tup["ts"], items))
 
 
+class Blocks(Gathers):
+    """Runs on its own thread, and fails on some values after it has changed its state."""
+
+    blocking = True
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        super().execute(tup, collector)
+        if tup["value"] % 8 == 5:
+            raise ValueError("five of eight")
+
+
+class Awaits(AsyncBolt):
+    """Awaits a while that depends on the value; fails at first tries, and for good on some."""
+
+    outputs = FIELDS
+    capacity = 4
+
+    async def start(self, conf: Any, context: Any) -> None:
+        self.failed: set[str] = set()
+
+    async def process(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit((tup["key"], tup["value"], tup["ts"]))
+        for _ in range(tup["value"] % 3):
+            await asyncio.sleep(0)
+        if tup["value"] % 9 == 7 or (tup["value"] % 5 == 2 and repr(tup.values) not in self.failed):
+            self.failed.add(repr(tup.values))
+            raise ValueError("seven of nine, or the first try")
+        collector.emit((tup["key"], -tup["value"], tup["ts"]))
+
+
+class AwaitsInAnyOrder(Awaits):
+    """Lets rows pass each other."""
+
+    ordered = False
+
+
+class LooksUp(LookupBolt):
+    """Looks up values, of which some are missing; every fourth call fails."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        values = {value: value % 5 for value in range(-200, 200, 3)}
+
+        def fetch(keys: Sequence[Any]) -> Mapping[Any, Any]:
+            self.made += 1
+            if self.made % 4 == 3:
+                raise OSError("away")
+            return {key: values[key] for key in keys if key in values}
+
+        super().__init__(
+            fetch, "value", keep=FIELDS, add=("found",), kind="inner", batch=3, snapshot=values
+        )
+
+
 TIMED: Sequence[Any] = (*FOLDING, *COLLECTING, Steps, *KEEPING)
-PLAIN: Sequence[Any] = (Pass, Disorder, Bad, FirstTries, Numbers, ByHand, Shares, Changes, Gathers)
+CALLED = (Pass, Disorder, Bad, FirstTries, Numbers, ByHand, Shares, Changes, Gathers)
+PLAIN: Sequence[Any] = (*CALLED, Blocks, Awaits, AwaitsInAnyOrder, LooksUp)
 GIVEN = (["a", "b", *TIMES_AS_KEYS], TIMED, PLAIN)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sparkstorm.api.async_bolts import AsyncBolt
 from sparkstorm.api.components import Stateful
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
 from sparkstorm.common.model.tasks import tasks_by_component
@@ -96,7 +97,7 @@ class RowOrder:
         is_divided_by_chance = self.num_tasks(input) > 1 and any(
             s.grouping.kind not in DEPENDABLE for s in component.inputs
         )
-        if is_divided_by_chance or self.count(component.id, "recovered"):
+        if is_divided_by_chance or self._lets_rows_pass(component):
             return False
         return self.has_one_order(component.id) or self._fires_in_order(component, input.stream)
 
@@ -159,6 +160,13 @@ class RowOrder:
     def _is_silent(self, id: str) -> bool:
         return self.has_run(id) and not self.count(id, "emitted")
 
+    def _lets_rows_pass(self, bolt: Component) -> bool:
+        """Return whether what comes of an input can leave behind that of a later input: by a second
+        try, or by coroutines that end in another order.
+        """
+        is_unordered = isinstance(bolt.instance, AsyncBolt) and not bolt.instance.ordered
+        return is_unordered or bool(self.count(bolt.id, "recovered"))
+
     # -- lateness ----------------------------------------------------------------------------------
 
     def may_be_late(self, bolt: Component, input: Subscription, slack_ms: int) -> bool:
@@ -207,7 +215,7 @@ class RowOrder:
         part of what came here.
         """
         bolt = self.plan.topology.components[input.component]
-        if len(bolt.inputs) != 1 or self.count(bolt.id, "recovered") or self.kept(bolt):
+        if len(bolt.inputs) != 1 or self._lets_rows_pass(bolt) or self.kept(bolt):
             return False
         return self._is_one_sender(bolt.inputs[0])
 

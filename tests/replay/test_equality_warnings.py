@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import (
+    AsyncBolt,
     BasicBolt,
     BasicOutputCollector,
     Bolt,
@@ -58,6 +59,17 @@ class Again(BasicBolt):
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         collector.emit(tup.values)
+
+
+class Awaits(AsyncBolt):
+    outputs = ("key", "ts")
+
+    async def process(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        collector.emit(tup.values)
+
+
+class AwaitsInAnyOrder(Awaits):
+    ordered = False
 
 
 class Sizes(WindowedBolt):
@@ -510,6 +522,20 @@ def test_the_order_of_one_sender_is_no_chance() -> None:
     builder.set_spout("source", Source("key", "ts"))
     builder.set_bolt("last", Last(), 2).fields_grouping("source", "key")
     assert replay_locally(builder.build(), {"source": ROWS}).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("bolt", "causes"), [(Awaits(), []), (AwaitsInAnyOrder(), ["order of senders"])]
+)
+def test_coroutines_that_pass_each_other_make_the_order_of_one_sender_chance(
+    bolt: Bolt, causes: list[str]
+) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "ts"))
+    builder.set_bolt("awaits", bolt).global_grouping("source")
+    builder.set_bolt("last", Last()).global_grouping("awaits")
+    found = replay_locally(builder.build(), {"source": ROWS}).warnings
+    assert [(w.component, w.cause) for w in found] == [("last", cause) for cause in causes]
 
 
 def test_the_order_of_senders_does_change_a_result() -> None:
