@@ -187,6 +187,7 @@ class _Handle:
         self._state = state
         self._mode = mode
         self._timers = timers
+        self._names: set[str] = set()
 
     def getValueState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
@@ -231,6 +232,7 @@ class _Handle:
 
     def deleteIfExists(self, stateName: str) -> None:
         """Delete a state of all keys; the task's whole state is read, so call it in `init`."""
+        self._names.discard(stateName)
         for key in [key for key in self._state if key[-1] == stateName]:
             self._state.delete(key)
 
@@ -271,6 +273,10 @@ class _Handle:
     def _life(self, name: str, ttl_ms: int | None) -> int | None:
         if name.startswith("\0"):
             raise ValueError(f"{name!r} is no name of a state")
+        # as Spark does: two variables of one name would read each other's elements
+        if name in self._names:
+            raise ValueError(f"there are two states '{name}'; give each another name")
+        self._names.add(name)
         if ttl_ms is not None and (ttl_ms <= 0 or self._mode != "ProcessingTime"):
             raise ValueError(
                 f"state '{name}': ttlDurationMs is {ttl_ms}; it is positive, and needs time_mode=\"ProcessingTime\""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from sparkstorm.api import Duration, InvalidTopologyError, Topology, TopologyBuilder
+from sparkstorm.common.errors import ReplayFailedError
 from sparkstorm.compat import ProcessorBolt
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
@@ -222,6 +223,18 @@ def test_what_cannot_run_is_named() -> None:
     bolt = ProcessorBolt(Times(), key="id", outputs=["id", "at_ms"])
     (letter,) = complete_topology(topology(bolt), rows).dead_letters
     assert 'timers need time_mode="ProcessingTime"' in letter.failure.text
+
+
+class Twice(Down):
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        handle.getListState("low", "n int")
+
+
+def test_two_states_of_one_name_are_refused() -> None:
+    bolt = ProcessorBolt(Twice(), key="id", outputs=["id", "low"])
+    with pytest.raises(ReplayFailedError, match="there are two states 'low'; give each another name"):
+        replay_locally(topology(bolt), {"sensors": [["a", 1, "x", 0]]})
 
 
 class Yields(Raises):
