@@ -233,7 +233,9 @@ class Twice(Down):
 
 def test_two_states_of_one_name_are_refused() -> None:
     bolt = ProcessorBolt(Twice(), key="id", outputs=["id", "low"])
-    with pytest.raises(ReplayFailedError, match="there are two states 'low'; give each another name"):
+    with pytest.raises(
+        ReplayFailedError, match="there are two states 'low'; give each another name"
+    ):
         replay_locally(topology(bolt), {"sensors": [["a", 1, "x", 0]]})
 
 

@@ -276,7 +276,7 @@ def test_times_with_two_offsets_are_two_keys(
         owner.commit()
     state = Owner(bench, backend, 2).state
     assert (state[one], state[other], len(state)) == (21, 12, 3)
-    assert state.fold(other, lambda held, item: held + item, 5) and state[other] == 17
+    assert state.add(other, 5) == 17
     with noting(state, {}):
         state.get(other)
         assert [value for _, value in state.pairs(state.used or ())] == [17]

@@ -49,7 +49,8 @@ def test_rows_of_tuples_of_another_class_are_refused(kind: type) -> None:
     with pytest.raises((TypeError, AttributeError)):
         core.fold_cells(
             [((1, 2), 0, SOURCE)],
-            (0, 1, 10, 0, 99),
+            0,
+            (0, (1,), 10, 0, 99),
             {},
             [],
             {1},
@@ -59,6 +60,9 @@ def test_rows_of_tuples_of_another_class_are_refused(kind: type) -> None:
             print,
             None,
             kind,
+            ([], []),
+            [0, 0, 0, 0],
+            [],
         )
 
 
@@ -74,8 +78,11 @@ def test_a_fold_may_change_the_list_of_rows(put: Any) -> None:
             rows.clear()
         return total + int(tup.values[1])
 
-    state.fold_cells(rows, Cells(2, 0, 10, 40, 99), lambda: 0, fold)
-    assert sum(value for _, value in state.items()) == sum(range(5))
+    begun: list[Any] = []
+    cells = Cells(2, (0,), 10, 40, 99)
+    marks = [0, 0, 0, 0]
+    assert state.fold_cells(rows, 0, cells, lambda: 0, fold, ([], []), marks, begun) == 1
+    assert list(state.items()) == [(("a", 40, "k"), 0)] and begun == [("a", 40, "k")]
 
 
 class _Base:

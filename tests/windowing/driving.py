@@ -137,12 +137,15 @@ class Driver:
 
     def rows(self, events: Iterable[Event], task: int = 1) -> list[FailedInput]:
         source = self._sources.setdefault(task, self.source(task))
-        tuples = [Tuple(event, 0, source) for event in events]
-        return self.runner.execute_tuples(tuples) if tuples else []
+        return self._rows(events, source)
 
     def late_rows(self, events: Sequence[Event]) -> list[FailedInput]:
-        source = Source("spout", 1, "default", FIELDS, is_late=True)
-        return self.runner.execute_tuples([Tuple(event, 0, source) for event in events])
+        return self._rows(events, Source("spout", 1, "default", FIELDS, is_late=True))
+
+    def _rows(self, events: Iterable[Event], source: Source) -> list[FailedInput]:
+        rows = [(event, 0, source) for event in events]
+        failed = self.runner.execute_rows(rows)
+        return [(Tuple(*rows[place]), failure) for place, failure in failed]
 
     def advance(self, watermark_ms: int, most: int = 1 << 30) -> None:
         before = -1

@@ -1756,119 +1756,177 @@ emit_rows(PyObject *module, PyObject *const *args, Py_ssize_t count)
 }
 
 typedef struct {
-    Py_ssize_t time_at, key_at;     /* fields of a row */
-    long long length, floor, last;  /* of windows; times from floor to last */
+    Py_ssize_t time_at;             /* field of a row */
+    PyObject *key_at;               /* a tuple of fields */
+    long long length, floor, last;  /* of cells; times from floor to last */
 } Cells;
 
-static int
-has_plain_cells(PyObject *rows, const Cells *cells)
+/* The key ("a", start, *parts) of a row's cell; NULL without an error for a row that needs a closer look. */
+static PyObject *
+cell_key(PyObject *values, const Cells *cells, PyObject *mark, PyObject **start, long long *start_ms)
 {
-    PyObject *source = NULL;
-    Py_ssize_t least = cells->time_at > cells->key_at ? cells->time_at : cells->key_at;
-    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(rows); at++) {
-        PyObject *row = PyTuple_GET_ITEM(rows, at), *values;
-        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 3)
-            return 0;
-        values = PyTuple_GET_ITEM(row, 0);
-        if (source == NULL)
-            source = PyTuple_GET_ITEM(row, 2);
-        if (PyTuple_GET_ITEM(row, 2) != source || !PyTuple_CheckExact(values) || PyTuple_GET_SIZE(values) <= least)
-            return 0;
-        PyObject *time = PyTuple_GET_ITEM(values, cells->time_at);
-        if (!PyLong_CheckExact(time) || !is_scalar(PyTuple_GET_ITEM(values, cells->key_at)))
-            return 0;
-        int overflow;
-        long long at_ms = PyLong_AsLongLongAndOverflow(time, &overflow);
-        if (overflow || at_ms < cells->floor || at_ms > cells->last)
-            return 0;
+    if (!PyTuple_CheckExact(values) || PyTuple_GET_SIZE(values) <= cells->time_at)
+        return NULL;
+    PyObject *time = PyTuple_GET_ITEM(values, cells->time_at);
+    int overflow;
+    long long at_ms = PyLong_CheckExact(time) ? PyLong_AsLongLongAndOverflow(time, &overflow) : -1;
+    if (!PyLong_CheckExact(time) || overflow || at_ms < cells->floor || at_ms > cells->last)
+        return NULL;
+    if (*start == NULL || *start_ms != at_ms - at_ms % cells->length) {
+        *start_ms = at_ms - at_ms % cells->length;
+        Py_XSETREF(*start, PyLong_FromLongLong(*start_ms));
+        if (*start == NULL)
+            return NULL;
     }
+    Py_ssize_t parts = PyTuple_GET_SIZE(cells->key_at);
+    PyObject *key = PyTuple_New(parts + 2);
+    if (key == NULL)
+        return NULL;
+    PyTuple_SET_ITEM(key, 0, Py_NewRef(mark));
+    PyTuple_SET_ITEM(key, 1, Py_NewRef(*start));
+    for (Py_ssize_t n = 0; n < parts; n++) {
+        Py_ssize_t place = PyLong_AsSsize_t(PyTuple_GET_ITEM(cells->key_at, n));
+        if (place < 0 || place >= PyTuple_GET_SIZE(values) || !is_scalar(PyTuple_GET_ITEM(values, place))) {
+            Py_DECREF(key);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(key, n + 2, Py_NewRef(PyTuple_GET_ITEM(values, place)));
+    }
+    return key;
+}
+
+/* Whether a value is what its copy was made of: the same containers in the same order, with the very same scalars. */
+static int
+is_unchanged(PyObject *value, PyObject *copy, int depth)
+{
+    if (value == copy)
+        return 1;
+    if (Py_TYPE(value) != Py_TYPE(copy) || depth == 0)
+        return 0;
+    if (!PyList_CheckExact(value) || PyList_GET_SIZE(value) != PyList_GET_SIZE(copy))
+        return 0;
+    for (Py_ssize_t n = 0; n < PyList_GET_SIZE(value); n++)
+        if (!is_unchanged(PyList_GET_ITEM(value, n), PyList_GET_ITEM(copy, n), depth - 1))
+            return 0;
     return 1;
 }
 
 PyDoc_STRVAR(fold_cells_doc,
-             "fold_cells(rows, (time_at, key_at, length, floor, last), data, undo, unchecked, initial, fold, normalise, check_key, missing,\n"
-             "tuple_type): replace the value of each row's cell by fold(it, tuple); the new keys, or None with nothing changed.\n\n"
-             "Twin: MemoryState.fold_cells.");
+             "fold_cells(rows, begin, (time_at, key_at, length, floor, last), data, undo, unchecked, initial, fold, normalise, check_key,\n"
+             "missing, tuple_type, logs, marks, begun): replace the value of each row's cell by fold(it, tuple), from row `begin` to one of\n"
+             "another source or that needs a closer look; return that row's place. New cells are added to `begun`. Where a call raises,\n"
+             "`marks` has the row's place and the lengths of the two `logs` and of `undo` before it.\n\n"
+             "Twin: TimedRunner.execute_tuples.");
 
 static PyObject *
 fold_cells(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     Cells cells;
-    if (count != 11 || !PyList_CheckExact(args[0]) || !PyTuple_Check(args[1]) || !PyDict_CheckExact(args[2]) || !PyList_Check(args[3]) ||
-        !PyAnySet_Check(args[4]) || !PyType_Check(args[10])) {
-        PyErr_SetString(PyExc_TypeError, "fold_cells takes a list of rows, cells, a dict, a list and a set");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args[1], "nnLLL", &cells.time_at, &cells.key_at, &cells.length, &cells.floor, &cells.last))
-        return NULL;
-    PyObject *data = args[2], *undo = args[3], *initial = args[5], *fold = args[6], *normalise = args[7];
-    PyObject *check_key = args[8], *missing = args[9];
-    PyTypeObject *type = (PyTypeObject *)args[10];
-    int takes_scalars = PySet_GET_SIZE(args[4]) > 0;
     Fields of;
-    if (take_fields(args[10], &of) < 0)
+    if (count != 15 || !PyList_CheckExact(args[0]) || !PyTuple_Check(args[2]) || !PyDict_CheckExact(args[3]) || !PyList_Check(args[4]) ||
+        !PyAnySet_Check(args[5]) || !PyType_Check(args[11]) || !PyTuple_Check(args[12]) || PyTuple_GET_SIZE(args[12]) != 2 ||
+        !PyList_Check(PyTuple_GET_ITEM(args[12], 0)) || !PyList_Check(PyTuple_GET_ITEM(args[12], 1)) || !PyList_Check(args[13]) ||
+        !PyList_Check(args[14])) {
+        PyErr_SetString(PyExc_TypeError, "fold_cells takes a list of rows, a place, cells, a dict, a list and a set");
         return NULL;
-    PyObject *rows = PyList_AsTuple(args[0]); /* a fold may change the list after its rows were looked at */
-    if (rows == NULL)
-        return NULL;
-    if (cells.length <= 0 || cells.floor < 0 || cells.time_at < 0 || cells.key_at < 0 || !has_plain_cells(rows, &cells)) {
-        Py_DECREF(rows);
-        Py_RETURN_NONE;
     }
-    PyObject *mark = PyUnicode_InternFromString("a"), *begun = PyList_New(0), *tuple = NULL, *start = NULL;
+    Py_ssize_t at = PyLong_AsSsize_t(args[1]);
+    if (at < 0 || !PyArg_ParseTuple(args[2], "nO!LLL", &cells.time_at, &PyTuple_Type, &cells.key_at, &cells.length, &cells.floor, &cells.last)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "fold_cells: a place is 0 or more");
+        return NULL;
+    }
+    if (cells.length <= 0 || cells.floor < 0 || cells.time_at < 0) {
+        PyErr_SetString(PyExc_ValueError, "fold_cells: a length is positive, a time and a place 0 or more");
+        return NULL;
+    }
+    PyObject *rows = args[0], *data = args[3], *undo = args[4], *initial = args[6], *fold = args[7], *normalise = args[8];
+    PyObject *check_key = args[9], *missing = args[10], *lists[3] = {PyTuple_GET_ITEM(args[12], 0), PyTuple_GET_ITEM(args[12], 1), undo};
+    PyTypeObject *type = (PyTypeObject *)args[11];
+    int takes_scalars = PySet_GET_SIZE(args[5]) > 0;
+    if (take_fields(args[11], &of) < 0)
+        return NULL;
+    PyObject *mark = PyUnicode_InternFromString("a"), *tuple = NULL, *start = NULL, *source = NULL;
     long long start_ms = -1;
-    int failed = mark == NULL || begun == NULL;
-    for (Py_ssize_t at = 0; !failed && at < PyTuple_GET_SIZE(rows); at++) {
-        PyObject *row = PyTuple_GET_ITEM(rows, at), *values = PyTuple_GET_ITEM(row, 0), *value = NULL;
-        long long at_ms = PyLong_AsLongLong(PyTuple_GET_ITEM(values, cells.time_at));
-        if (start == NULL || start_ms != at_ms - at_ms % cells.length) {
-            start_ms = at_ms - at_ms % cells.length;
-            Py_XDECREF(start);
-            start = PyLong_FromLongLong(start_ms);
+    int failed = mark == NULL;
+    /* A fold may change the list: each row is looked at when its turn comes. */
+    for (; !failed && at < PyList_GET_SIZE(rows); at++) {
+        PyObject *row = PyList_GET_ITEM(rows, at), *value = NULL;
+        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != 3)
+            break;
+        if (source == NULL)
+            source = Py_NewRef(PyTuple_GET_ITEM(row, 2));
+        if (PyTuple_GET_ITEM(row, 2) != source)
+            break;
+        Py_INCREF(row);
+        PyObject *key = cell_key(PyTuple_GET_ITEM(row, 0), &cells, mark, &start, &start_ms);
+        Py_hash_t hash = key == NULL ? -1 : PyObject_Hash(key);
+        if (hash == -1) {
+            failed = PyErr_Occurred() != NULL;
+            Py_XDECREF(key);
+            Py_DECREF(row);
+            break;
         }
         if (tuple == NULL || Py_REFCNT(tuple) != 1) { /* user code keeps the last one */
             Py_XDECREF(tuple);
             tuple = type->tp_alloc(type, 0);
         }
-        PyObject *key = start == NULL || tuple == NULL ? NULL : PyTuple_Pack(3, mark, start, PyTuple_GET_ITEM(values, cells.key_at));
-        Py_hash_t hash = key == NULL ? -1 : PyObject_Hash(key);
-        if (hash == -1) {
-            Py_XDECREF(key);
-            failed = 1;
-            break;
-        }
-        set_slot(tuple, of.values, values);
-        set_slot(tuple, of.roots, PyTuple_GET_ITEM(row, 1));
-        set_slot(tuple, of.source, PyTuple_GET_ITEM(row, 2));
+        Py_ssize_t lengths[3];
+        for (int n = 0; n < 3; n++)
+            lengths[n] = PyList_GET_SIZE(lists[n]);
         PyObject *former = Py_XNewRef(_PyDict_GetItem_KnownHash(data, key, hash)), *begin = NULL;
-        if (former != NULL)
-            begin = is_scalar(former) ? Py_NewRef(former) : PyObject_CallOneArg(normalise, former);
-        else if (!PyErr_Occurred()) {
-            PyObject *checked = takes_scalars && is_plain_key(key) ? Py_NewRef(Py_None) : PyObject_CallOneArg(check_key, key);
-            if (checked != NULL && PyList_Append(begun, key) == 0)
-                begin = PyObject_CallNoArgs(initial);
-            Py_XDECREF(checked);
+        if (tuple != NULL && !PyErr_Occurred()) {
+            set_slot(tuple, of.values, PyTuple_GET_ITEM(row, 0));
+            set_slot(tuple, of.roots, PyTuple_GET_ITEM(row, 1));
+            set_slot(tuple, of.source, source);
+            if (former != NULL)
+                begin = is_scalar(former) ? Py_NewRef(former) : PyObject_CallOneArg(normalise, former);
+            else {
+                PyObject *checked = takes_scalars && is_plain_key(key) ? Py_NewRef(Py_None) : PyObject_CallOneArg(check_key, key);
+                if (checked != NULL)
+                    begin = PyObject_CallNoArgs(initial);
+                Py_XDECREF(checked);
+            }
         }
         if (begin != NULL) {
             PyObject *call[3] = {NULL, begin, tuple};
             value = PyObject_Vectorcall(fold, call + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-            Py_DECREF(begin);
         }
-        if (value != NULL && !(takes_scalars && is_scalar(value)))
+        /* An accumulator that the fold hands back as it was is not put again. */
+        int is_kept = value != NULL && former != NULL && value == begin && is_unchanged(former, begin, 8);
+        if (value != NULL && !is_kept && !(takes_scalars && is_scalar(value)))
             Py_SETREF(value, PyObject_CallOneArg(normalise, value));
-        failed = value == NULL || PyList_Append(undo, key) < 0 || PyList_Append(undo, former == NULL ? missing : former) < 0 ||
-                 PyList_Append(undo, value) < 0 || _PyDict_SetItem_KnownHash(data, key, value, hash) < 0;
+        failed = value == NULL;
+        if (!failed && !is_kept)
+            failed = PyList_Append(undo, key) < 0 || PyList_Append(undo, former == NULL ? missing : former) < 0 ||
+                     PyList_Append(undo, value) < 0 || _PyDict_SetItem_KnownHash(data, key, value, hash) < 0 ||
+                     (former == NULL && PyList_Append(args[14], key) < 0);
+        if (failed) {
+            PyObject *kind, *error, *trace, *places[4] = {PyLong_FromSsize_t(at), NULL, NULL, NULL};
+            PyErr_Fetch(&kind, &error, &trace);
+            for (int n = 0; n < 3; n++)
+                places[n + 1] = PyLong_FromSsize_t(lengths[n]);
+            int lost = 0;
+            for (int n = 0; n < 4; n++)
+                lost = lost || places[n] == NULL || PyList_SetItem(args[13], n, places[n]) < 0;
+            if (lost) {
+                Py_XDECREF(kind);
+                Py_XDECREF(error);
+                Py_XDECREF(trace);
+            } else
+                PyErr_Restore(kind, error, trace);
+        }
+        Py_XDECREF(begin);
         Py_XDECREF(former);
         Py_XDECREF(value);
         Py_DECREF(key);
+        Py_DECREF(row);
     }
     Py_XDECREF(mark);
     Py_XDECREF(tuple);
     Py_XDECREF(start);
-    Py_DECREF(rows);
-    if (failed)
-        Py_CLEAR(begun);
-    return begun;
+    Py_XDECREF(source);
+    return failed || PyErr_Occurred() ? NULL : PyLong_FromSsize_t(at);
 }
 
 /* ---- lists that are filled again; twins: list.clear and slices ---- */

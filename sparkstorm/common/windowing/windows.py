@@ -95,8 +95,8 @@ class TimeWindows:
         self._keeps_expired = keeps_expired
         self._drops_at_once = layout.is_tumbling and not self._kept_for
         self._is_plain = layout.is_tumbling and layout.is_shared
-        # a point is in one cell: windows leave no gaps, and share their cells
-        self._is_in_one_cell = layout.is_shared and layout.slide <= layout.length
+        # windows leave no gaps, and share their cells
+        self.has_one_cell_per_row = layout.is_shared and layout.slide <= layout.length
         # a cell that is there has not fired
         self.fires_whole_cells = self._is_plain and self._drops_at_once
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
@@ -115,7 +115,7 @@ class TimeWindows:
 
     def add(self, time_ms: int, key: Key, tup: Tuple) -> Sequence[Firing]:
         # the usual case, written out
-        if self._is_in_one_cell and time_ms >= self.floor:
+        if self.has_one_cell_per_row and time_ms >= self.floor:
             start = time_ms - time_ms % self._layout.cell
             if self._contents.add(start, key, time_ms, tup):
                 self._schedule(start, key)
@@ -137,22 +137,26 @@ class TimeWindows:
         ]
 
     def begin(self, cells: Iterable[tuple[Any, ...]]) -> None:
-        """Expect windows to fire, each of one new cell ("a", start, *key) of the store at `floor`
-        or later.
+        """Expect windows to fire that hold new cells ("a", start, *key) of the store, at `floor` or
+        later.
         """
+        add = self._queue.add
         keys = dict[Key, None]()
+        ends = range(0)
         last = -1
         for _, start, *parts in cells:
             if start != last:
-                keys = self._keys_at(start, start + self._layout.length)
+                ends = self._layout.ends_of(start)
+                keys = self._keys_at(start, ends[-1])
                 last = start
             keys[key := tuple(parts)] = None
-            self._queue.add(start + self._layout.length, key)
+            for end in ends:
+                add(end, key)
 
     @property
-    def length(self) -> int:
-        """Length of a window."""
-        return self._layout.length
+    def cell(self) -> int:
+        """Return the length of a cell."""
+        return self._layout.cell
 
     def is_gone(self, time_ms: int, key: Key) -> bool:
         ends = self._layout.ends(time_ms)

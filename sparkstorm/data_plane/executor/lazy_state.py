@@ -206,12 +206,6 @@ class LazyState(MemoryState):
         self.expect(keys)
         super().add_batch(keys, amounts)
 
-    def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
-        key = own_key(key)
-        if key not in self._data:
-            self._find(key)
-        return MemoryState.fold(self, key, function, item)
-
     def delete(self, key: Any) -> None:
         key = own_key(key)
         if key not in self._data:

@@ -51,12 +51,12 @@ _ONE_FORM: frozenset[Any] = ONE_FORM | {tuple}
 
 
 class Cells(NamedTuple):
-    """Cells ("a", start, key) of windows that tumble: positions of time and key in a row, length,
+    """Cells ("a", start, *key) of windows: positions of time and key in a row, length of a cell,
     and the least and last time.
     """
 
     time_at: int
-    key_at: int
+    key_at: tuple[int, ...]
     length: int
     floor: int
     last: int
@@ -201,39 +201,29 @@ class MemoryState:
             self.roll_back(mark)
             raise
 
-    def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
-        """Replace a number or text under a key by function(it, item); False when there is nothing
-        of the kind.
-        """
-        key = key if type(key) in SCALARS else own_key(key)
-        former = self._data.get(key, MISSING)
-        if type(former) not in SCALARS:
-            return False
-        value = function(former, item)
-        if type(value) not in self._unchecked:
-            value = self._codec.normalise(value)
-        self.undo += key, former, value
-        self._data[key] = value
-        return True
-
     def fold_cells(
         self,
         rows: list[Any],
+        begin: int,
         cells: Cells,
         initial: Callable[[], Any],
         fold: Callable[[Any, Any], Any],
-    ) -> list[Any] | None:
+        logs: tuple[list[Any], list[Any]],
+        marks: list[int],
+        begun: list[Any],
+    ) -> int:
         """Replace the value under each row's cell (`initial()` where there is none) by fold(it,
-        tuple); return the new cells.
+        tuple), and add new cells to `begun`.
 
-        None, with nothing changed, without the compiled core, and where the rows are of several
-        sources or one has no plain time and key. An error of `initial` or `fold` is raised; the
-        caller rolls back.
+        It ends at a row of another source, or without a plain time and key in these cells, and
+        returns that row's place; `begin` without the compiled core. Where a call raises, `marks`
+        has the row's place and the lengths of `logs` and of `undo` before it.
         """
         if core is None:
-            return None
-        new_cells: list[Any] | None = core.fold_cells(
+            return begin
+        end: int = core.fold_cells(
             rows,
+            begin,
             cells,
             self._data,
             self.undo,
@@ -244,8 +234,11 @@ class MemoryState:
             self._check_key,
             MISSING,
             Tuple,
+            logs,
+            marks,
+            begun,
         )
-        return new_cells
+        return end
 
     def delete(self, key: Any) -> None:
         """Forget a key."""
@@ -493,10 +486,6 @@ class Noting(MemoryState):
     def add(self, key: Any, amount: float = 1) -> Any:
         self._note(key)
         return super().add(key, amount)
-
-    def fold(self, key: Any, function: Callable[[Any, Any], Any], item: Any) -> bool:
-        self._note(key)
-        return super().fold(key, function, item)
 
     def delete(self, key: Any) -> None:
         self._note(key)

@@ -19,8 +19,8 @@ from sparkstorm.common.windowing.windows import Firing
 from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.output_clock import OutputClock
 from sparkstorm.data_plane.executor.runner import FailedInput
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
 from sparkstorm.replay.code_uses import uses_of
-from sparkstorm.replay.tasks.folding_runner import FoldingRunner
 
 # First rows of a task that are all looked at. With those at each doubling the cost is that of 256
 # rows and the logarithm of the rest. Half would miss more, twice as many means twice the folds.
@@ -31,8 +31,8 @@ _SAMPLE_LATER = 16
 _MOST_KEYS = 1024
 
 
-class WatchedRunner(FoldingRunner):
-    """A FoldingRunner that measures how its results depend on chance.
+class WatchedRunner(TimedRunner):
+    """A TimedRunner that measures how its results depend on chance.
 
     `has_chains`: a timer that fired has set another. `has_asked`: user code has asked for the
     watermark. `has_ties`: rows of the same time were in one window, or came next to each other.

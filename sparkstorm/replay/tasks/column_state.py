@@ -203,7 +203,7 @@ _READS = (
     "marks",
     "form_of",
 )
-_WRITES = ("put", "add", "fold", "fold_cells", "delete", "load")
+_WRITES = ("put", "add", "fold_cells", "delete", "load")
 _DUNDERS = ("__len__", "__contains__", "__iter__", "__getitem__", "__setitem__", "__delitem__")
 for _name in (*_READS, *_WRITES, *_DUNDERS):
     setattr(_Columns, _name, _by_key(_name))

@@ -37,6 +37,7 @@ from sparkstorm.data_plane.executor.pieces import count_rows
 from sparkstorm.data_plane.executor.runner import BasicRunner, FailedInput, RetryPolicy, Runner
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error
+from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
 from sparkstorm.data_plane.task_kit.held import Originals, copied, fresh
 from sparkstorm.data_plane.task_kit.task import LOST_IN_CLEANUP, Task, TickSchedule, make_runner
 from sparkstorm.data_plane.task_kit.task_parts import Outputs, TaskParts
@@ -396,7 +397,7 @@ class ReplayTask(Task):
                 self.take_emitted()
 
     def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
-        if isinstance(self.runner, BasicRunner):
+        if isinstance(self.runner, BasicRunner | TimedRunner):
             return [
                 (Tuple(*part[index]), failure) for index, failure in self.runner.execute_rows(part)
             ]

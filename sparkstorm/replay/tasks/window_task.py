@@ -7,7 +7,7 @@ allow it; for data, the times of its rows replace the watermarks of a spout.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -20,7 +20,7 @@ from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.windowing.settings import TimeSettings
 from sparkstorm.common.windowing.watermarks import END, LAST_MS, NEVER, Channel, Watermarks
 from sparkstorm.data_plane.executor.output_clock import OutputClock
-from sparkstorm.data_plane.executor.runner import BasicCollector, FailedInput
+from sparkstorm.data_plane.executor.runner import BasicCollector
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.window_records import Due
 from sparkstorm.data_plane.task_kit.task_parts import Outputs, TaskParts
@@ -191,9 +191,6 @@ class WindowTask(ReplayTask):
                 self._set_clock(due_ms)
                 self._advance(self._marks.low_ms, max(due_ms, self.now_ms()))
             self._execute_rows([row])
-
-    def _run_part(self, part: Sequence[Any]) -> Iterable[FailedInput]:
-        return self._timed.run_rows(part)
 
     def _hear_data(self, at_ms: int) -> None:
         """Advance the watermarks of data: rows come in the order of times, so later ones are at

@@ -100,7 +100,7 @@ class BoltTask(Task):
         self._thread = (
             runner.bolt if isinstance(getattr(runner, "bolt", None), ThreadedBolt) else None
         )
-        self._rows_runner = runner if isinstance(runner, BasicRunner) else None
+        self._rows_runner = runner if isinstance(runner, BasicRunner | TimedRunner) else None
         self._kept_state = _kept_state(runner, state)
         self._manual_runner = runner if isinstance(runner, ManualRunner) else None
         self._columns_runner = runner if isinstance(runner, ColumnRunner) else None
