@@ -12,6 +12,7 @@ import pytest
 
 from sparkstorm.api import BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.api.windows import Duration, FoldingBolt, Window
+from sparkstorm.data_plane.executor.folded_rows import FoldedRows
 from sparkstorm.data_plane.executor.windowed_runner import TimedRunner
 from sparkstorm.replay import EventTime, LocalResults, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
@@ -123,10 +124,10 @@ def test_rows_folded_together_give_what_row_by_row_does(
         for at in range(0, 600, random.choice((1, 2)))
     ]
     folded: list[int] = []
-    fold_rows = TimedRunner._fold_rows
+    fold = FoldedRows.fold
 
-    def noted(self: TimedRunner, rows: Any, begin: int, cells: Any) -> Any:
-        end, failed = fold_rows(self, rows, begin, cells)
+    def noted(self: FoldedRows, rows: Any, begin: int, cells: Any) -> Any:
+        end, failed = fold(self, rows, begin, cells)
         folded.append(end - begin)
         return end, failed
 
@@ -136,9 +137,9 @@ def test_rows_folded_together_give_what_row_by_row_does(
 
         return [live(bolt(), rows), *(replayed(bolt(), rows, order) for order in (True, False))]
 
-    monkeypatch.setattr(TimedRunner, "_fold_rows", noted)
+    monkeypatch.setattr(FoldedRows, "fold", noted)
     together = outcomes()
     assert any(folded) == (shape != "gaps") and together[0][0]
-    monkeypatch.setattr(TimedRunner, "_cells_of", lambda self, source: None)
+    monkeypatch.setattr(FoldedRows, "cells_of", lambda self, source: None)
     monkeypatch.setattr(TimedRunner, "_fire_cells", lambda self, now_ms, most: 0)
     assert together == outcomes()

@@ -27,25 +27,21 @@ from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.windowing.counts import CountWindows
 from sparkstorm.common.windowing.reorder import Reorder, Row
 from sparkstorm.common.windowing.settings import TimeSettings
-from sparkstorm.common.windowing.store import Key
 from sparkstorm.common.windowing.timers import Timer, TimerTable
-from sparkstorm.common.windowing.watermarks import END, LAST_MS, NEVER
-from sparkstorm.common.windowing.window_contents import Content, FindSource, own_initial
+from sparkstorm.common.windowing.watermarks import END, NEVER
+from sparkstorm.common.windowing.window_contents import FindSource
 from sparkstorm.common.windowing.windows import Firing, TimeWindows, Windows
 from sparkstorm.data_plane.executor.emitter import Emitter
+from sparkstorm.data_plane.executor.folded_rows import FoldedRows
 from sparkstorm.data_plane.executor.runner import BasicCollector, FailedInput, RetryPolicy, Runner
-from sparkstorm.data_plane.executor.state import Cells, MemoryState
+from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.task_windows import (
     TaskTimers,
     TimedInputs,
     make_windows,
     must_reorder,
 )
-from sparkstorm.data_plane.executor.user_traceback import (
-    USER_ERRORS,
-    failure_of,
-    raise_out_of_memory,
-)
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, failure_of
 from sparkstorm.data_plane.executor.window_records import (
     Due,
     Record,
@@ -99,22 +95,13 @@ class TimedRunner(Runner):
         )
         self._reorder = Reorder(times, find_source) if must_reorder(bolt, settings) else None
         self._step_by_source: dict[Source, Callable[[Tuple], None]] = {}
-        self._folds = (
-            bolt
+        self._folded = (
+            FoldedRows(bolt, self._windows, settings, emitter, state, times, self._roll_back)
             if isinstance(bolt, FoldingBolt)
             and isinstance(self._windows, TimeWindows)
             and self._windows.has_one_cell_per_row
             and settings.is_event_time
             else None
-        )
-        # of time and key in rows of a source; None for rows that are not folded into one cell
-        self._places_by_source: dict[Source, tuple[int, tuple[int, ...]] | None] = {}
-        self._fires_cells = (
-            self._folds is not None
-            and isinstance(self._windows, TimeWindows)
-            and self._windows.fires_whole_cells
-            # else timers may be due between two windows
-            and type(bolt).on_timer is WindowedBolt.on_timer
         )
         self._watermark_ms = NEVER
         self._attempts = 0
@@ -142,86 +129,41 @@ class TimedRunner(Runner):
     def execute_rows(self, rows: Sequence[Any]) -> list[tuple[int, Failure]]:
         """Take in every row (values, roots, source); return the places of the failed ones, which
         leave no other trace, and why.
-
-        Rows that are folded into one accumulator each are taken in together: a keyed sum over
-        windows of 10 s in a replay takes 1.64 times the CPU without it (decision 77).
         """
         every = rows if type(rows) is list else list(rows)
+        folded = self._folded
         failures: list[tuple[int, Failure]] = []
         place = 0
         while place < len(every):
             source = every[place][2]
-            cells = None if self._folds is None else self._cells_of(source)
-            if cells is None:
-                end = place + 1
-                while end < len(every) and every[end][2] is source:
-                    end += 1
-                failures += self._execute_each(every, place, end)
-                place = end
-                continue
-            place, failed = self._fold_rows(every, place, cells)
-            if failed is None and place < len(every) and every[place][2] is source:
-                failures += self._execute_each(every, place, place + 1)
-                place += 1
-            elif failed is not None:
-                if self.take_failed is None:
-                    failures.append((place, failed[1]))
-                else:
-                    self.take_failed(failed)
-                place += 1
+            end = place
+            cells = None if folded is None else folded.cells_of(source)
+            if folded is not None and cells is not None:
+                place, error = folded.fold(every, place, cells)
+                if error is not None:
+                    failures += self._failed(place, Tuple(*every[place]), error)
+                    place += 1
+                    continue
+                end = place + 1  # one that needs a closer look
+            while end < len(every) and cells is None and every[end][2] is source:
+                end += 1
+            failures += self._execute_each(every, place, end)
+            place = end
         return failures
+
+    def _failed(self, place: int, tup: Tuple, error: BaseException) -> list[tuple[int, Failure]]:
+        failure = self._inputs.failure(tup, error)
+        if self.take_failed is None:
+            return [(place, failure)]
+        self.take_failed((tup, failure))
+        return []
 
     def _execute_each(self, rows: list[Any], begin: int, end: int) -> list[tuple[int, Failure]]:
         """Execute some of the rows one by one."""
         tuples = tuples_of(rows[begin:end])
-        failed = self.execute_tuples(tuples)
+        failed = self.execute_tuples(tuples) if tuples else []
         place_by_id = {id(tup): place for place, tup in enumerate(tuples, begin)} if failed else {}
         return [(place_by_id[id(tup)], failure) for tup, failure in failed]
-
-    def _cells_of(self, source: Source) -> Cells | None:
-        """Return the cells of rows of a source; None for those that are late, ticks or records."""
-        places = self._places_by_source.get(source)
-        if places is None:
-            if source.is_late or source.stream == TICK_STREAM or source.stream in REPLAYED_FIELDS:
-                return None
-            time_at = source.position(self._settings.timestamp_field or "")
-            places = time_at, tuple(map(source.position, self.bolt.key_fields))
-            self._places_by_source[source] = places
-        windows = self._windows
-        assert isinstance(windows, TimeWindows)
-        return Cells(*places, windows.cell, max(windows.floor, 0), LAST_MS)
-
-    def _fold_rows(
-        self, rows: list[Any], begin: int, cells: Cells
-    ) -> tuple[int, FailedInput | None]:
-        """Fold rows of one source into their cells; return the place of the first one that failed,
-        with why, or that needs a closer look.
-        """
-        bolt = self._folds
-        windows = self._windows
-        assert bolt is not None and isinstance(windows, TimeWindows)
-        marks = [0, 0, 0, 0]
-        begun: list[Any] = []
-        failed: FailedInput | None = None
-        try:
-            place = self._times.fold_cells(
-                rows,
-                begin,
-                cells,
-                own_initial(bolt.initial),
-                bolt.fold,
-                (self._emitter.log, self._state.undo),
-                marks,
-                begun,
-            )
-        except USER_ERRORS as error:
-            raise_out_of_memory(error)
-            place, *lengths = marks
-            self._roll_back(*lengths)
-            tup = Tuple(*rows[place])
-            failed = tup, self._inputs.failure(tup, error)
-        windows.begin(begun)
-        return place, failed
 
     def execute_tuples(self, tuples: Sequence[Tuple]) -> list[FailedInput]:
         """Take in every tuple; a failed one leaves no trace but its entry in the result."""
@@ -291,34 +233,13 @@ class TimedRunner(Runner):
         """Fire due windows of one accumulator each, before all others; return how many have
         fired.
         """
-        windows = self._windows
-        if not (self._fires_cells and most):
+        if self._folded is None or not self._folded.fires:
             return 0
-        assert isinstance(windows, TimeWindows) and isinstance(self.bolt, WindowedBolt)
-        emitter = self._emitter
-        collector = self._collector
-        execute = self.bolt.execute
-        log = emitter.log
-        undo = self._state.undo
-        times_undo = self._times.undo
-        fired = 0
-        marks = (0, 0, 0)
-        key: Key = ()
-        start = 0
-        end = 0
-        value = None
-        try:
-            for key, start, end, value in windows.due_cells(self._watermark_ms):
-                if fired == most:
-                    return fired
-                emitter.roots = 0
-                marks = len(log), len(undo), len(times_undo)
-                execute(Window(key, start, end, Content(value=value), False, False), collector)
-                self._attempts = 0
-                fired += 1
-        except USER_ERRORS as error:  # the window is still the first one
-            self._roll_back(*marks)
-            self._put_off(Firing(key, start, end, Content(value=value)), failure_of(error), now_ms)
+        fired, firing, error = self._folded.fire(self._watermark_ms, most, self._collector)
+        if fired:
+            self._attempts = 0
+        if firing is not None and error is not None:
+            self._put_off(firing, failure_of(error), now_ms)
         return fired
 
     def next_name(self, watermark_ms: int, now_ms: int) -> str | None:

@@ -57,7 +57,8 @@ class WatchedRunner(TimedRunner):
         }
         # Cells that fire together do not pass `_try`, which
         # measures how far their results are behind.
-        self._fires_cells = self._fires_cells and not self._output_by_rows
+        if self._folded is not None and self._output_by_rows:
+            self._folded.fires = False
         self._behind_ms: dict[OutputClock, int] = {}
         self._oldest_on_arrival: dict[OutputClock, int] = {}
 

@@ -20,7 +20,7 @@ _KINDS: tuple[Any, ...] = (bool | int | float | Decimal, str, bytes, datetime, d
 def own_key(key: Any) -> Any:
     """Return a key of a state with its datetimes of fold 1 as `checked` returns them."""
     if type(key) is tuple:
-        return tuple([_own_part(part) for part in key])
+        return tuple(map(_own_part, key)) if datetime in map(type, key) else key
     return _own_part(key)
 
 
