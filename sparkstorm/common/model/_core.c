@@ -1708,6 +1708,26 @@ tuples(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return found;
 }
 
+PyDoc_STRVAR(are_plain_doc, "are_plain(rows): whether each row (values, ...) has a tuple of numbers, text, bytes and none. Twin: copied of\n"
+                            "data_plane/task_kit/held.py.");
+
+static PyObject *
+are_plain(PyObject *module, PyObject *rows)
+{
+    if (!PyList_CheckExact(rows))
+        Py_RETURN_FALSE;
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(rows); at++) {
+        PyObject *row = PyList_GET_ITEM(rows, at);
+        PyObject *values = PyTuple_CheckExact(row) && PyTuple_GET_SIZE(row) > 0 ? PyTuple_GET_ITEM(row, 0) : NULL;
+        if (values == NULL || !PyTuple_CheckExact(values))
+            Py_RETURN_FALSE;
+        for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(values); n++)
+            if (!is_scalar(PyTuple_GET_ITEM(values, n)))
+                Py_RETURN_FALSE;
+    }
+    Py_RETURN_TRUE;
+}
+
 PyDoc_STRVAR(emit_rows_doc, "emit_rows(rows, emit, raise_inside): emit what a generator yields; `raise_inside(rows, error)` raises an "
                             "error of emit at the yield.\n\nTwin: emit_rows of api/functions.py.");
 
@@ -2157,6 +2177,7 @@ extern PyMethodDef values_functions[]; /* _values.c */
 static PyMethodDef functions[] = {
     {"run_values", (PyCFunction)(void (*)(void))run_values, METH_FASTCALL, run_values_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
+    {"are_plain", are_plain, METH_O, are_plain_doc},
     {"fold_cells", (PyCFunction)(void (*)(void))fold_cells, METH_FASTCALL, fold_cells_doc},
     {"run_tuples", (PyCFunction)(void (*)(void))run_tuples, METH_FASTCALL, run_tuples_doc},
     {"tuples", (PyCFunction)(void (*)(void))tuples, METH_FASTCALL, tuples_doc},

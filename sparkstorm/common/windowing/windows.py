@@ -98,7 +98,7 @@ class TimeWindows:
         # windows leave no gaps, and share their cells
         self.has_one_cell_per_row = layout.is_shared and layout.slide <= layout.length
         # a cell that is there has not fired
-        self.fires_whole_cells = self._is_plain and self._drops_at_once
+        self._fires_whole_cells = self._is_plain and self._drops_at_once
         self._keys_by_cell: dict[int, dict[Key, None]] = {}
         self._queue = DueQueue()
         self._expiries: list[tuple[int, int]] = []
@@ -178,9 +178,10 @@ class TimeWindows:
             self._queue.drop_first()
         return None
 
-    def due_cells(self, watermark: int) -> Iterator[tuple[Key, int, int, Any]]:
-        """Yield key, start, end and accumulator of due windows in their order, if each is one cell;
-        a window is done when the next is asked for."""
+    def due_folded(self, watermark: int) -> Iterator[tuple[Key, int, int, Any]]:
+        """Yield key, start, end and accumulator of due windows in their order; a window is done
+        when the next is asked for.
+        """
         length = self._layout.length
         store = self._store
         fired = self._fired
@@ -191,13 +192,18 @@ class TimeWindows:
             start = end - length
             keys_in_cell = self._keys_by_cell.get(start, {})
             for key in self._queue.keys_at(end):
-                entry_key = ("a", start, *key)
-                value = store.get(entry_key, _NOTHING)
-                if value is not _NOTHING:
-                    yield key, start, end, value
+                if self._fires_whole_cells:
+                    entry_key = ("a", start, *key)
+                    value = store.get(entry_key, _NOTHING)
+                    if value is not _NOTHING:
+                        yield key, start, end, value
+                        store.delete(entry_key)
+                        keys_in_cell.pop(key, None)
+                        fired[key] = None
+                elif (content := self._content(end, key)) is not None:
+                    yield key, start, end, content.value
+                    self._unmarked.append(key)
                     fired[key] = None
-                    store.delete(entry_key)
-                    keys_in_cell.pop(key, None)
                 self._queue.drop(end, key)
 
     def done(self, firing: Firing) -> None:

@@ -16,7 +16,7 @@ from sparkstorm.common.model.topology import TICK_STREAM
 from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.windowing.settings import TimeSettings
 from sparkstorm.common.windowing.store import Key
-from sparkstorm.common.windowing.watermarks import LAST_MS
+from sparkstorm.common.windowing.watermarks import LAST_MS, NEVER
 from sparkstorm.common.windowing.window_contents import Content, own_initial
 from sparkstorm.common.windowing.windows import Firing, TimeWindows
 from sparkstorm.data_plane.executor.emitter import Emitter
@@ -50,7 +50,9 @@ class FoldedRows:
         # of time and key in the rows of a source
         self._places_by_source: dict[Source, tuple[int, tuple[int, ...]]] = {}
         # else timers may be due between two windows
-        self.fires = windows.fires_whole_cells and type(bolt).on_timer is WindowedBolt.on_timer
+        self.fires = type(bolt).on_timer is WindowedBolt.on_timer
+        # called behind the windows of one end, with it and the emitter's log before them
+        self.note_end: Callable[[int, int], None] | None = None
 
     def cells_of(self, source: Source) -> Cells | None:
         """Return the cells of rows of a source; None for late rows, ticks and records."""
@@ -101,20 +103,32 @@ class FoldedRows:
         undo = self._state.undo
         times_undo = self._times.undo
         fired = 0
+        first = len(log)
+        last_end = NEVER
         marks = (0, 0, 0)
         key: Key = ()
         start = 0
         end = 0
         value = None
         try:
-            for key, start, end, value in self._windows.due_cells(watermark_ms) if most else ():
+            for key, start, end, value in self._windows.due_folded(watermark_ms) if most else ():
                 if fired == most:
                     break
                 emitter.roots = 0
                 marks = len(log), len(undo), len(times_undo)
+                if end != last_end:
+                    self._note(last_end, first)
+                    first = len(log)
+                    last_end = end
                 execute(Window(key, start, end, Content(value=value), False, False), collector)
                 fired += 1
         except USER_ERRORS as error:  # the window is still the first one
             self._roll_back(*marks)
+            self._note(last_end, first)
             return fired, Firing(key, start, end, Content(value=value)), error
+        self._note(last_end, first)
         return fired, None, None
+
+    def _note(self, end: int, log_mark: int) -> None:
+        if self.note_end is not None and end != NEVER:
+            self.note_end(end, log_mark)

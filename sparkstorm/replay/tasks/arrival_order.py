@@ -55,10 +55,8 @@ class WatchedRunner(TimedRunner):
             if output.clock is not None
             for target in (*output.targets, *output.late)
         }
-        # Cells that fire together do not pass `_try`, which
-        # measures how far their results are behind.
         if self._folded is not None and self._output_by_rows:
-            self._folded.fires = False
+            self._folded.note_end = self._note_end
         self._behind_ms: dict[OutputClock, int] = {}
         self._oldest_on_arrival: dict[OutputClock, int] = {}
 
@@ -97,10 +95,16 @@ class WatchedRunner(TimedRunner):
             if isinstance(due, Row)
             else (due.end if isinstance(due, Firing) else due.at_ms) - 1
         )
-        self._moment_ms = max(self._moment_ms, announced_ms)
-        for output, at_ms in self._emitted(log_mark):
-            self._behind_ms[output] = max(announced_ms - at_ms, self._behind_ms.get(output, 0))
+        self._note_end(announced_ms + 1, log_mark)
         return is_done
+
+    def _note_end(self, end: int, log_mark: int) -> None:
+        """Measure how far the rows emitted since the log had this length are behind the time before
+        `end`.
+        """
+        self._moment_ms = max(self._moment_ms, end - 1)
+        for output, at_ms in self._emitted(log_mark):
+            self._behind_ms[output] = max(end - 1 - at_ms, self._behind_ms.get(output, 0))
 
     def _emitted(self, log_mark: int) -> Iterator[tuple[OutputClock, int]]:
         """Yield the times of rows emitted since the log had this length, each with its stream's
