@@ -60,9 +60,14 @@ _REFLECTION = {
 }
 
 
+_LIBRARY = ("sparkstorm.streams.", "sparkstorm.connectors.")
+
+
 def names_in(bolt: Any) -> set[str]:
     """Return the names that the functions of a bolt's classes, and those in its attributes, use."""
-    places = [*map(vars, _own_classes(type(bolt))), getattr(bolt, "__dict__", {})]
+    # Of a look-up the clock decides how old a value is, not what it is.
+    kinds = [kind for kind in _own_classes(type(bolt)) if not kind.__module__.startswith(_LIBRARY)]
+    places = [*map(vars, kinds), getattr(bolt, "__dict__", {})]
     names: set[str] = set()
     seen: set[CodeType] = set()
     for value in chain.from_iterable(namespace.values() for namespace in places):

@@ -36,6 +36,7 @@ from sparkstorm.replay import EventTime, replay_locally
 from sparkstorm.replay.bolt_code import only_adds
 from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.streams import stream
+from sparkstorm.streams.lookup import LookupBolt
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Source
 from tests.replay.random_topologies import ByKey
@@ -521,6 +522,14 @@ def test_the_order_of_one_sender_is_no_chance() -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "ts"))
     builder.set_bolt("last", Last(), 2).fields_grouping("source", "key")
+    assert replay_locally(builder.build(), {"source": ROWS}).warnings == ()
+
+
+def test_the_age_of_looked_up_values_is_no_cause() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("source", Source("key", "ts"))
+    bolt = LookupBolt(lambda keys: {}, "key", keep=("key",), add=("n",), snapshot={"a": 1})
+    builder.set_bolt("look_up", bolt).shuffle_grouping("source")
     assert replay_locally(builder.build(), {"source": ROWS}).warnings == ()
 
 
