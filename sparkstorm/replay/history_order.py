@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ from sparkstorm.common.spark_versions import (
     reordered,
     splits_of,
 )
-from sparkstorm.replay.arrow_map import map_in_arrow, quoted
+from sparkstorm.replay.arrow_map import MapBatches, map_in_arrow, quoted
 from sparkstorm.replay.failures import unwrapped
 from sparkstorm.replay.inputs import LONG_AGO, running_times
 
@@ -44,6 +44,18 @@ PARTITION = "sparkstorm: partition"
 # Parts of files that are put in order by name: each is its own RDD. Twice as many are twice
 # the calls of the JVM, half as many leave more folders to the shuffle. No measurement chose it.
 _MOST_SPLITS = 256
+# Times of a partition that its ranges are chosen by, and half of it at the least.
+_MOST_SAMPLED = 1024
+_SPAN = pa.schema(
+    [
+        ("oldest", pa.int64()),
+        ("newest", pa.int64()),
+        ("is_in_order", pa.bool_()),
+        ("sample", pa.list_(pa.int64())),
+        ("step", pa.int64()),
+    ]
+)
+_SPAN_DDL = "oldest long, newest long, is_in_order boolean, sample array<long>, step long"
 
 
 def in_file_order(frame: DataFrame, width: int) -> DataFrame:
@@ -54,9 +66,9 @@ def in_file_order(frame: DataFrame, width: int) -> DataFrame:
     its block in the file and place in the block, over `width` partitions (0: Spark's default): a
     shuffle of all rows. A frame that is not a plain read of several files is returned as it is.
     """
-    if not _reads_files(frame) or len(frame.inputFiles()) < 2:
+    if not _reads_files(frame):
         return frame
-    splits = _splits_in_order(frame)
+    splits = files_in_order(frame)
     if splits is not None:
         return splits
     # Spark names files by URLs: a space is %20 there, never a
@@ -67,6 +79,15 @@ def in_file_order(frame: DataFrame, width: int) -> DataFrame:
     )
     order = [sf.col(quoted(name)) for name in (_FILE, _BLOCK, _PLACE)]
     return _in_ranges(placed, order, width).drop(_FILE, _BLOCK, _PLACE)
+
+
+def files_in_order(frame: DataFrame) -> DataFrame | None:
+    """Return the rows of a plain read of files in the order of the files' paths, without a shuffle;
+    None for another frame, and where Spark reads in another way, or in too many parts.
+    """
+    if not _reads_files(frame):
+        return None
+    return frame if len(frame.inputFiles()) < 2 else _splits_in_order(frame)
 
 
 def _splits_in_order(frame: DataFrame) -> DataFrame | None:
@@ -92,12 +113,39 @@ def _reads_files(frame: DataFrame) -> bool:
     """Return whether a frame's rows come from files one by one: selected and filtered, but not
     joined, shuffled or cached.
     """
+    return _read_of(frame) is not None
+
+
+def _read_of(frame: DataFrame) -> Any:
+    """Return the Java object of the read that a frame's rows come from; None for another frame."""
     plan = optimized_plan(frame)
     # The optimised plan, not the caller's: a view or a filter that was pushed down is still a read
     # of files, while a cached or joined frame has its own order that is not to be touched.
     while (kind := plan.getClass().getSimpleName()) in ("Project", "Filter"):
         plan = plan.child()
-    return bool(kind == "LogicalRelation")
+    return plan if kind == "LogicalRelation" else None
+
+
+def only_column(frame: DataFrame, name: str) -> DataFrame:
+    """Return a column of a frame: of the rows that the whole frame has.
+
+    A row of a file that Spark drops as malformed is judged by the columns that are read: there all
+    of them are.
+    """
+    return (_fixed(frame)[0] if _drops_malformed(frame) else frame).select(quoted(name))
+
+
+def column_of_files(frame: DataFrame, placed: DataFrame, name: str) -> DataFrame:
+    """Return a column of the files of a frame, which `files_in_order` has placed."""
+    pruned = None if _drops_malformed(frame) else files_in_order(frame.select(quoted(name)))
+    return only_column(placed, name) if pruned is None else pruned
+
+
+def _drops_malformed(frame: DataFrame) -> bool:
+    read = _read_of(frame)
+    if read is None or read.relation().getClass().getSimpleName() != "HadoopFsRelation":
+        return False
+    return "dropmalformed" in str(read.relation().options().toString()).lower()
 
 
 def grouped(frame: DataFrame, width: int) -> DataFrame:
@@ -182,43 +230,110 @@ def _order(time_field: str) -> list[Column]:
     return [sf.col(quoted(time_field)), sf.col(quoted(_PLACE))]
 
 
+class TimeSpan(NamedTuple):
+    """Times of a partition: the oldest and newest one (None without rows), whether each row has one
+    and none falls, and every `step`th of them.
+    """
+
+    oldest: int | None
+    newest: int | None
+    is_in_order: bool
+    sample: list[int]
+    step: int
+
+
+def time_spans(frame: DataFrame, time_field: str, read: MapBatches | None = None) -> list[TimeSpan]:
+    """Return the times of each partition of a frame. Runs a job.
+
+    `read` makes the rows of a partition out of the frame's.
+    """
+
+    def measured(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        columns = (b.column(time_field) for b in (batches if read is None else read(batches)))
+        yield pa.RecordBatch.from_pylist([_span(columns)._asdict()], _SPAN)
+
+    with unwrapped():
+        rows = (
+            map_in_arrow(frame, measured, _SPAN_DDL)
+            .withColumn("id", sf.spark_partition_id())
+            .collect()
+        )
+    span_by_id = {row.id: TimeSpan(*row[: len(TimeSpan._fields)]) for row in rows}
+    empty = TimeSpan(None, None, True, [], 1)
+    return [span_by_id.get(n, empty) for n in range(max(span_by_id, default=-1) + 1)]
+
+
+def _span(columns: Iterator[pa.Array]) -> TimeSpan:
+    oldest: int | None = None
+    newest: int | None = None
+    is_in_order = True
+    sample: list[int] = []
+    step = 1
+    count = 0
+    for column in columns:
+        times = column.drop_null()
+        is_in_order = is_in_order and not column.null_count
+        if not len(times):
+            continue
+        ends = pc.min_max(times).as_py()
+        is_in_order = is_in_order and (newest is None or newest <= ends["min"])
+        if is_in_order and len(times) > 1:
+            is_in_order = pc.all(pc.less_equal(times[:-1], times[1:])).as_py()
+        oldest = ends["min"] if oldest is None else min(oldest, ends["min"])
+        newest = ends["max"] if newest is None else max(newest, ends["max"])
+        sample += times.take(pa.array(range(-count % step, len(times), step))).to_pylist()
+        count += len(times)
+        while len(sample) > _MOST_SAMPLED:
+            sample = sample[::2]
+            step *= 2
+    return TimeSpan(oldest, newest, is_in_order, sample, step)
+
+
+def follow_each_other(spans: Sequence[TimeSpan]) -> bool:
+    """Return whether the rows of all partitions are in the order of their times."""
+    ends = [end for span in spans for end in (span.oldest, span.newest) if end is not None]
+    return all(span.is_in_order for span in spans) and ends == sorted(ends)
+
+
+def dealt_by_time(
+    frame: DataFrame, time_field: str, spans: Sequence[TimeSpan], width: int
+) -> DataFrame:
+    """Return the rows sorted by a column of times, then by position, over `width` partitions of
+    about equally many rows, by the times that were measured.
+
+    `repartitionByRange` would read all rows once more, to measure them itself.
+    """
+    weighted = sorted((at_ms, span.step) for span in spans for at_ms in span.sample)
+    total = sum(step for _, step in weighted)
+    bounds: list[int] = []
+    taken = 0
+    for at_ms, step in weighted:
+        if len(bounds) < width - 1 and taken * width >= total * (len(bounds) + 1):
+            bounds.append(at_ms)
+        taken += step
+    name = quoted(time_field)
+    place = " + ".join(["0", *(f"CAST({name} >= {bound} AS INT)" for bound in bounds)])
+    dealt = dealt_by_id(_placed(frame), width, sf.expr(f"COALESCE({place}, 0)"))
+    return dealt.sortWithinPartitions(*_order(time_field)).drop(_PLACE)
+
+
 def newest_times(
     frame: DataFrame, read: DataFrame, time_field: str, width: int
 ) -> list[int | None]:
     """Return the newest time in each partition of `read`; None for a partition without any. Runs a
-    job of its own.
+    job.
 
     `read`: the frame as the replay reads it, in `width` groups of partitions (0: as it is). The job
     reads the column of times only, but a shuffled frame whole, since Spark chooses its partitions
     by size.
     """
-
-    def newest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        batch_maxima = [
-            pc.max(batch.column(time_field)).as_py() for batch in batches if batch.num_rows
-        ]
-        yield pa.RecordBatch.from_pydict(
-            {
-                "newest": pa.array(
-                    [max((n for n in batch_maxima if n is not None), default=None)], pa.int64()
-                )
-            }
-        )
-
     column = read
     # Reading one column of files is cheap. Of a shuffled frame it is not sound: adaptive execution
     # chooses partitions by size, so a narrower frame has others than the replay will read.
     if "Exchange" not in executed_plan(frame):
-        column = frame.select(quoted(time_field))
+        column = only_column(frame, time_field)
         column = grouped(column, width) if width else column
-    with unwrapped():
-        rows = (
-            map_in_arrow(column, newest, "newest long")
-            .selectExpr("spark_partition_id() AS id", "newest")
-            .collect()
-        )
-    by_partition = {row.id: row.newest for row in rows}
-    return [by_partition.get(n) for n in range(max(by_partition, default=-1) + 1)]
+    return [span.newest for span in time_spans(column, time_field)]
 
 
 def numbered(frame: DataFrame) -> DataFrame:
@@ -283,6 +398,7 @@ class RunningTime:
     """
 
     def __init__(self, newest: Sequence[int | None] | None, number: int) -> None:
+        self.is_measured = newest is not None
         self._newest = newest
         self._latest_ms: int | None = None
         self._own_ms: int | None = None
@@ -300,7 +416,8 @@ class RunningTime:
         own = max((time_ms for time_ms in times if time_ms is not None), default=None)
         if own is None:
             return times
-        running = running_times(times, self._latest_ms)
+        is_in_order = None not in times and times == sorted([self._latest_ms, *times])[1:]  # type: ignore[type-var]
+        running = times if is_in_order else running_times(times, self._latest_ms)
         self._latest_ms = max(self._latest_ms, own)
         self._own_ms = own if self._own_ms is None else max(self._own_ms, own)
         return running

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +18,12 @@ from pyspark.sql import SparkSession
 from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.spark_versions import HAS_UNION_BY_PLACE, executed_plan
+from sparkstorm.connectors import Files
+from sparkstorm.driver.replay.file_inputs import FileInput, FilesInput
 from sparkstorm.driver.replay.job import main
-from sparkstorm.replay import EventTime, LocalResults, replay, replay_locally
-from sparkstorm.replay.history_order import in_file_order
+from sparkstorm.replay import EventTime, LocalResults, ReplayOptions, replay, replay_locally
+from sparkstorm.replay.history_order import _span, follow_each_other, in_file_order
+from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Pass, Source, WindowSums
 from tests.replay.test_windows import MS, by_ts, rows
@@ -238,6 +242,109 @@ def test_on_spark_a_folder_of_files_is_read_in_the_order_of_their_names(
             late = Counter(row.time_ms for row in results["sum:late"].collect())
             assert late == Counter(row[2] for row in local["sum:late"]) and late.total() > 30
             results.close()
+
+
+def _days(kind: str) -> list[list[Row]]:
+    """Return the rows of four files, in the order of their times or not."""
+    data = [(*row[:2], 10 * n, n) for n, row in enumerate(rows(7, 400))]
+    days = [data[:60], data[60:150], data[150:390], data[390:]]
+    if kind == "files that overlap":
+        days[1:3] = [data[60:390:2], data[61:390:2]]
+    elif kind == "a row behind":
+        days[2][7], days[2][8] = days[2][8], days[2][7]
+    elif kind == "equal times":
+        days = [[(*row[:2], row[2] // 100 * 100, row[3]) for row in day] for day in days]
+    return days
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("is_read_by_tasks", [False, True], ids=["as a frame", "by its tasks"])
+@pytest.mark.parametrize(
+    "kind", ["in order", "equal times", "an empty file", "files that overlap", "a row behind"]
+)
+def test_on_spark_files_are_sorted_if_their_rows_are_not_in_the_order_of_their_times(
+    spark: SparkSession,
+    kind: str,
+    is_read_by_tasks: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("key", "value", "ts", "arrival")
+    for n, day in enumerate(_days(kind)):
+        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in day]
+        (tmp_path / f"{n}.json").write_text("".join(f"{line}\n" for line in lines))
+    if kind == "an empty file":
+        (tmp_path / "2a.json").touch()
+    looks: list[bool] = []
+
+    def look(spans: Any) -> bool:
+        looks.append(follow_each_other(spans))
+        return looks[-1]
+
+    monkeypatch.setattr("sparkstorm.replay.spark.follow_each_other", look)
+    monkeypatch.setattr("sparkstorm.driver.replay.file_inputs._LEAST_BYTES", 1 << 10)
+    topology = summed(Shift(), tasks=1)
+    types = {"key": "string", "value": "bigint", "ts": "bigint", "arrival": "bigint"}
+    source = Files(str(tmp_path), "json", types)
+    job = make_job(ReplayOptions().plan(topology), RunSettings(), is_local=True)
+    given: Any = (
+        FilesInput(spark, FileInput(job, "source", str(tmp_path), source), source).input()
+        if is_read_by_tasks
+        else spark.read.schema(", ".join(map(" ".join, types.items()))).json(str(tmp_path))
+    )
+    data = [row for day in _days(kind) for row in day]
+    local = replay_locally(topology, {"source": data}, event_time=EventTime("ts"))
+    results = replay(
+        topology, {"source": given}, event_time=EventTime("ts"), outputs=["sum", "sum:late"]
+    )
+    late = Counter(row.time_ms for row in results["sum:late"].collect())
+    assert Counter(map(tuple, results["sum"].collect())) == Counter(local["sum"])
+    assert late == Counter(row[2] for row in local["sum:late"]) and late
+    assert looks and set(looks) == {kind in ("in order", "equal times", "an empty file")}
+    results.close()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("files", [1, 3])
+def test_on_spark_a_malformed_row_that_is_dropped_has_no_time(
+    spark: SparkSession, files: int, is_sorted: bool, tmp_path: Path
+) -> None:
+    data = [("abc"[n % 3], n, 10 * n, n) for n in range(300)]
+    for number in range(files):
+        lines = [",".join(map(str, row)) for row in data[number::files]]
+        (tmp_path / f"{number}.csv").write_text("\n".join([*lines, "a,x,4000,0", ""]))
+    read = spark.read.schema("key string, value int, ts bigint, arrival bigint")
+    frame = read.option("mode", "DROPMALFORMED").csv(str(tmp_path))
+    time = EventTime("ts", in_order=is_sorted)
+    results = replay(summed(Pass(), tasks=1), {"source": frame}, event_time=time, outputs=["sum"])
+    kept = [row for number in range(files) for row in data[number::files]]
+    local = replay_locally(summed(Pass(), tasks=1), {"source": kept}, event_time=time)
+    assert Counter(map(tuple, results["sum"].collect())) == Counter(local["sum"])
+    results.close()
+
+
+@pytest.mark.parametrize(
+    ("parts", "is_in_order"),
+    [
+        ([], True),
+        ([[[1, 2], [2, 5]], [], [[5]]], True),
+        ([[[1, 2], [1]]], False),
+        ([[[1, 3]], [[2, 4]]], False),
+        ([[[1, None, 2]]], False),
+        ([[[], [4, 3]]], False),
+    ],
+)
+def test_rows_that_follow_each_other_in_time_are_told(parts: Any, is_in_order: bool) -> None:
+    spans = [_span(pa.array(batch, pa.int64()) for batch in part) for part in parts]
+    assert follow_each_other(spans) is is_in_order
+
+
+def test_times_of_a_partition_are_sampled_evenly() -> None:
+    batches = [range(start, start + 700) for start in range(0, 70_000, 700)]
+    span = _span(pa.array(batch, pa.int64()) for batch in batches)
+    assert (span.oldest, span.newest, span.is_in_order) == (0, 69_999, True)
+    assert span.sample == list(range(0, 70_000, span.step)) and 500 < len(span.sample) <= 1024
 
 
 def daily() -> Topology:
