@@ -416,8 +416,7 @@ class RunningTime:
         own = max((time_ms for time_ms in times if time_ms is not None), default=None)
         if own is None:
             return times
-        is_in_order = None not in times and times == sorted([self._latest_ms, *times])[1:]  # type: ignore[type-var]
-        running = times if is_in_order else running_times(times, self._latest_ms)
+        running = running_times(times, self._latest_ms)
         self._latest_ms = max(self._latest_ms, own)
         self._own_ms = own if self._own_ms is None else max(self._own_ms, own)
         return running

@@ -132,23 +132,27 @@ class TimedRunner(Runner):
         """
         every = rows if type(rows) is list else list(rows)
         folded = self._folded
+        if folded is None:
+            return self._execute_each(every, 0, len(every))
         failures: list[tuple[int, Failure]] = []
         place = 0
         while place < len(every):
             source = every[place][2]
-            end = place
-            cells = None if folded is None else folded.cells_of(source)
-            if folded is not None and cells is not None:
-                place, error = folded.fold(every, place, cells)
-                if error is not None:
-                    failures += self._failed(place, Tuple(*every[place]), error)
-                    place += 1
-                    continue
-                end = place + 1  # one that needs a closer look
-            while end < len(every) and cells is None and every[end][2] is source:
-                end += 1
-            failures += self._execute_each(every, place, end)
-            place = end
+            cells = folded.cells_of(source)
+            if cells is None:
+                end = place + 1
+                while end < len(every) and every[end][2] is source:
+                    end += 1
+                failures += self._execute_each(every, place, end)
+                place = end
+                continue
+            place, error = folded.fold(every, place, cells)
+            if error is not None:
+                failures += self._failed(place, Tuple(*every[place]), error)
+                place += 1
+            elif place < len(every) and every[place][2] is source:
+                failures += self._execute_each(every, place, place + 1)
+                place += 1
         return failures
 
     def _failed(self, place: int, tup: Tuple, error: BaseException) -> list[tuple[int, Failure]]:
