@@ -65,7 +65,7 @@ _LIBRARY = ("sparkstorm.streams.", "sparkstorm.connectors.")
 
 def names_in(bolt: Any) -> set[str]:
     """Return the names that the functions of a bolt's classes, and those in its attributes, use."""
-    # Of a look-up the clock decides how old a value is, not what it is.
+    # Bolts of ours have a text about the clock where it decides what they emit.
     kinds = [kind for kind in _own_classes(type(bolt)) if not kind.__module__.startswith(_LIBRARY)]
     places = [*map(vars, kinds), getattr(bolt, "__dict__", {})]
     names: set[str] = set()

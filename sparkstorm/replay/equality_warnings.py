@@ -423,6 +423,8 @@ def _of_sums(seen: RowOrder) -> Iterator[ReplayWarning]:
 
 def _of_code(bolt: Component) -> Iterator[ReplayWarning]:
     names = names_in(bolt.instance)
+    if text := getattr(bolt.instance, "follows_the_clock", ""):
+        yield ReplayWarning(bolt.id, "wall clock", text)
     if clocks := clocks_in(names):
         text = (
             f"seems to read the wall clock ({clocks[0]}); take the time from a field of the tuple"

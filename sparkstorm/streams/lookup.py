@@ -78,6 +78,7 @@ class LookupBolt(GatheringBolt):
     """
 
     effects = Effects.RUN
+    follows_the_clock = "looks values up: live those of that moment, or older by `expire`; here those of the snapshot, or of now"
 
     def __init__(
         self,

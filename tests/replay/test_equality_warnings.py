@@ -525,12 +525,13 @@ def test_the_order_of_one_sender_is_no_chance() -> None:
     assert replay_locally(builder.build(), {"source": ROWS}).warnings == ()
 
 
-def test_the_age_of_looked_up_values_is_no_cause() -> None:
+def test_what_is_looked_up_depends_on_the_moment_and_not_on_a_field() -> None:
     builder = TopologyBuilder()
     builder.set_spout("source", Source("key", "ts"))
     bolt = LookupBolt(lambda keys: {}, "key", keep=("key",), add=("n",), snapshot={"a": 1})
     builder.set_bolt("look_up", bolt).shuffle_grouping("source")
-    assert replay_locally(builder.build(), {"source": ROWS}).warnings == ()
+    (warning,) = replay_locally(builder.build(), {"source": ROWS}).warnings
+    assert warning.cause == "wall clock" and "here those of the snapshot" in str(warning)
 
 
 @pytest.mark.parametrize(
