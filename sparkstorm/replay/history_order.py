@@ -46,6 +46,10 @@ PARTITION = "sparkstorm: partition"
 _MOST_SPLITS = 256
 # Times of a partition that its ranges are chosen by, and half of it at the least.
 _MOST_SAMPLED = 1024
+MOST_RANGES = 200
+"""Ranges that rows are dealt to by one expression, a comparison for each: as many partitions as
+Spark's own sort makes by default. Thousands would be too deep for Spark's parser.
+"""
 _SPAN = pa.schema(
     [
         ("oldest", pa.int64()),

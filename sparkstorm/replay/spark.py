@@ -42,6 +42,7 @@ from sparkstorm.replay.arrow_map import (
 from sparkstorm.replay.equality_warnings import depends_on_order
 from sparkstorm.replay.evidence import Evidence
 from sparkstorm.replay.history_order import (
+    MOST_RANGES,
     RunningTime,
     column_of_files,
     dealt_by_time,
@@ -312,7 +313,9 @@ class SparkStages:
         spans = time_spans(times, time_field, None if by_parts is None else by_parts.read)
         if follow_each_other(spans):
             return placed, [span.newest for span in spans], by_parts
-        width = stage.width or len(spans)
+        width = stage.width or min(len(spans), MOST_RANGES)
+        if width > MOST_RANGES:
+            return sorted_over_all(frame, time_field, width), None, None
         return dealt_by_time(frame, time_field, spans, width), None, None
 
     def _over_chunks(self, stage: Stage, write: WriteChunks, schema: Any) -> DataFrame:

@@ -22,7 +22,13 @@ from sparkstorm.connectors import Files
 from sparkstorm.driver.replay.file_inputs import FileInput, FilesInput
 from sparkstorm.driver.replay.job import main
 from sparkstorm.replay import EventTime, LocalResults, ReplayOptions, replay, replay_locally
-from sparkstorm.replay.history_order import _span, follow_each_other, in_file_order
+from sparkstorm.replay.history_order import (
+    MOST_RANGES,
+    _span,
+    dealt_by_time,
+    follow_each_other,
+    in_file_order,
+)
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Pass, Source, WindowSums
@@ -345,6 +351,17 @@ def test_times_of_a_partition_are_sampled_evenly() -> None:
     span = _span(pa.array(batch, pa.int64()) for batch in batches)
     assert (span.oldest, span.newest, span.is_in_order) == (0, 69_999, True)
     assert span.sample == list(range(0, 70_000, span.step)) and 500 < len(span.sample) <= 1024
+
+
+@pytest.mark.system
+def test_on_spark_rows_are_dealt_to_as_many_ranges_as_one_expression_takes(
+    spark: SparkSession,
+) -> None:
+    times = Random(2).sample(range(5000), 5000)
+    frame = spark.createDataFrame([(at,) for at in times], "ts bigint")
+    dealt = dealt_by_time(frame, "ts", [_span(iter([pa.array(times)]))], MOST_RANGES)
+    assert [row.ts for row in dealt.collect()] == sorted(times)
+    assert dealt.rdd.getNumPartitions() == MOST_RANGES
 
 
 def daily() -> Topology:
