@@ -17,7 +17,9 @@ from sparkstorm.common.config import load_conf, merge
 from sparkstorm.common.model.heartbeats import NO_COUNTS, Counts
 from sparkstorm.common.model.names import shown
 from sparkstorm.common.stores.contexts import named
-from sparkstorm.control_plane.insight.health import Culprit, Health, TaskLoad
+from sparkstorm.control_plane.insight.culprits import Culprit
+from sparkstorm.control_plane.insight.health import Health
+from sparkstorm.control_plane.insight.loads import TaskLoad
 from sparkstorm.control_plane.insight.records import CulpritView
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from sparkstorm.common.model.heartbeats import TaskBeat, WorkerBeat, gather
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.settings import SupervisorSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
-from sparkstorm.control_plane.insight.health import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreLook
 from sparkstorm.control_plane.insight.reading import JUDGED_MS, StoreReading, TopologyReading
 from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
 from sparkstorm.data_plane.transport.progress import EARLIER_MS, Progress

@@ -31,7 +31,7 @@ from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.upgrade import UpgradeStage
-from sparkstorm.control_plane.insight.health import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreLook
 from sparkstorm.control_plane.insight.reading import StoreReading
 from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.progress import STATES as STATES_OF_LOOP

@@ -6,8 +6,10 @@ from typing import Any
 
 from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.control_plane.insight.culprits import Fault
 from sparkstorm.control_plane.insight.deaths import death_culprits
-from sparkstorm.control_plane.insight.health import Fault, Life, StoreLook, examine
+from sparkstorm.control_plane.insight.health import Life, examine
+from sparkstorm.control_plane.insight.loads import StoreLook
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts
 
 NOW = 1_700_000_000_000

@@ -15,16 +15,9 @@ from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyB
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.insight.audit import EdgeAudit, audit
-from sparkstorm.control_plane.insight.health import (
-    Culprit,
-    Fault,
-    Life,
-    StoreLook,
-    culprits,
-    examine,
-    loads,
-    sentence,
-)
+from sparkstorm.control_plane.insight.culprits import Culprit, Fault, culprits
+from sparkstorm.control_plane.insight.health import Life, examine, sentence
+from sparkstorm.control_plane.insight.loads import StoreLook, loads
 from sparkstorm.control_plane.insight.reading import TopologyReading
 from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.local_reader import LocalReader

@@ -19,7 +19,8 @@ from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.failure import Cause, Failure, FailureGroup, FailureKind
 from sparkstorm.common.model.requests import RebalancePlan
-from sparkstorm.control_plane.insight.health import Culprit, Fault, Health
+from sparkstorm.control_plane.insight.culprits import Culprit, Fault
+from sparkstorm.control_plane.insight.health import Health
 from sparkstorm.notebook.displays import BY_TYPE, live, register, sparkline, view_html
 from sparkstorm.testing import FeederSpout
 from tests.insight.watched import Split, Watched, watched

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from sparkstorm.common.clock import time_of_day
 from sparkstorm.common.model.assignment import FAILED
 from sparkstorm.common.model.heartbeats import WorkerBeat
-from sparkstorm.control_plane.insight.health import Culprit, Fault
+from sparkstorm.control_plane.insight.culprits import Culprit, Fault
 
 
 def death_culprits(

@@ -21,7 +21,8 @@ from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import HostMark, Outcome, Request
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.control_plane.insight.deaths import death_culprits
-from sparkstorm.control_plane.insight.health import Health, Life, StoreLook, examine
+from sparkstorm.control_plane.insight.health import Health, Life, examine
+from sparkstorm.control_plane.insight.loads import StoreLook
 from sparkstorm.data_plane.transport.progress import Progress
 
 JUDGED_MS = 600_000

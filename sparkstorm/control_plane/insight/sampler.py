@@ -23,8 +23,8 @@ from sparkstorm.common.errors import (
 )
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.control_plane.insight.cluster_views import cluster_view, stale
-from sparkstorm.control_plane.insight.health import StoreLook
 from sparkstorm.control_plane.insight.history import History
+from sparkstorm.control_plane.insight.loads import StoreLook
 from sparkstorm.control_plane.insight.reading import ReadingSource, StoreReading, TopologyReading
 from sparkstorm.control_plane.insight.records import (
     WINDOWS_S,

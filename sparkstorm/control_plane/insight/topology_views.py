@@ -10,8 +10,9 @@ from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.heartbeats import NO_COUNTS, Counts, WorkerBeat, added, counts_of
 from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue, quantile
 from sparkstorm.common.model.values.metric_values import merged as merged_metrics
-from sparkstorm.control_plane.insight.health import Health, StoreLook
+from sparkstorm.control_plane.insight.health import Health
 from sparkstorm.control_plane.insight.history import Grown, History, Later
+from sparkstorm.control_plane.insight.loads import StoreLook
 from sparkstorm.control_plane.insight.reading import TopologyReading, is_settled
 from sparkstorm.control_plane.insight.records import (
     ALL,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sparkstorm.common.model.assignment import Assignment, TopologyBase
 from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
-from sparkstorm.control_plane.insight.health import StoreLook, loads
+from sparkstorm.control_plane.insight.loads import StoreLook, loads
 from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
 from sparkstorm.control_plane.scheduling.measured.measuring import CountRecords, measure
 from sparkstorm.data_plane.transport.progress import BACKLOG, PENDING, STATES, Progress
