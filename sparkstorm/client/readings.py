@@ -31,7 +31,7 @@ from sparkstorm.common.model.heartbeats import TaskBeat, WorkerBeat, gather
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.settings import SupervisorSettings
 from sparkstorm.control_plane.cluster.storm_state import StormState
-from sparkstorm.control_plane.insight.loads import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreSnapshot
 from sparkstorm.control_plane.insight.reading import JUDGED_MS, StoreReading, TopologyReading
 from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
 from sparkstorm.data_plane.transport.progress import EARLIER_MS, Progress
@@ -195,7 +195,7 @@ class StoreSource:
 
     def _look(
         self, topology_id: str, by_task: Mapping[int, TaskBeat], now_ms: int
-    ) -> tuple[StoreLook | None, int | None, str]:
+    ) -> tuple[StoreSnapshot | None, int | None, str]:
         """Return what Redis holds; None and the reason when it does not answer."""
         try:
             reader = self._reader(topology_id)
@@ -203,7 +203,7 @@ class StoreSource:
             letters = reader.count_dead_letters()
             waited = {task: beat.queued_ms for task, beat in by_task.items() if beat.queued_ms}
             return (
-                StoreLook(
+                StoreSnapshot(
                     {owner: Progress.decode(data) for owner, data in progress.items()},
                     backlog,
                     waited,

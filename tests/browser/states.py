@@ -31,7 +31,7 @@ from sparkstorm.common.errors import StoreUnavailableError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.upgrade import UpgradeStage
-from sparkstorm.control_plane.insight.loads import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreSnapshot
 from sparkstorm.control_plane.insight.reading import StoreReading
 from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.progress import STATES as STATES_OF_LOOP
@@ -233,7 +233,7 @@ def _loaded(reading: StoreReading) -> StoreReading:
             task: replace(beat, queued=_QUEUED.get(beat.component, 0))
             for task, beat in each.beat_by_task.items()
         }
-        look = StoreLook(progress, dict.fromkeys(each.look.backlog_by_task, 0))
+        look = StoreSnapshot(progress, dict.fromkeys(each.look.backlog_by_task, 0))
         found[id] = replace(each, look=look, beats=beats, beat_by_task=queued)
     return replace(reading, topologies=found)
 

@@ -9,7 +9,7 @@ from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.insight.culprits import Fault
 from sparkstorm.control_plane.insight.deaths import death_culprits
 from sparkstorm.control_plane.insight.health import Life, examine
-from sparkstorm.control_plane.insight.loads import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreSnapshot
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts
 
 NOW = 1_700_000_000_000
@@ -44,9 +44,9 @@ def test_the_worker_with_most_deaths_comes_first() -> None:
 
 
 def test_deaths_are_named_before_the_dead_letters_that_they_cause() -> None:
-    def look(parked: int, now_ms: int) -> StoreLook:
+    def look(parked: int, now_ms: int) -> StoreSnapshot:
         counts = TaskCounts("count", 1, executed=now_ms, parked=parked)
-        return StoreLook({"n1:6700": Progress({3: counts}, now_ms=now_ms)}, {}, now_ms=now_ms)
+        return StoreSnapshot({"n1:6700": Progress({3: counts}, now_ms=now_ms)}, {}, now_ms=now_ms)
 
     deaths = death_culprits([beat(recent_deaths=3, last_death_task=3)], COMPONENTS, 600_000)
     life = Life(TopologyStatus.ACTIVE)

@@ -17,7 +17,7 @@ from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.insight.audit import EdgeAudit, audit
 from sparkstorm.control_plane.insight.culprits import Culprit, Fault, culprits
 from sparkstorm.control_plane.insight.health import Life, examine, sentence
-from sparkstorm.control_plane.insight.loads import StoreLook, loads
+from sparkstorm.control_plane.insight.loads import StoreSnapshot, loads
 from sparkstorm.control_plane.insight.reading import TopologyReading
 from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.local_reader import LocalReader
@@ -131,23 +131,25 @@ def test_what_holds_a_spout_back_is_named() -> None:
     )
 
 
-def waited(at_ms: int, pending: int, oldest_ms: int, more: Any = None, **gauges: int) -> StoreLook:
+def waited(
+    at_ms: int, pending: int, oldest_ms: int, more: Any = None, **gauges: int
+) -> StoreSnapshot:
     """Return a look at open trees, of which the oldest row waits for a task of `count`."""
     made = record(at_ms, **(more or {}))
     made.counts_by_task[1].pending = pending
     for name, value in gauges.items():
         setattr(made.counts_by_task[2], name, value)
-    return StoreLook({"n:1": made}, {1: 0, 3: 10}, {3: oldest_ms} if oldest_ms else {})
+    return StoreSnapshot({"n:1": made}, {1: 0, 3: 10}, {3: oldest_ms} if oldest_ms else {})
 
 
 HELD: Any = {"lines_1": {"inactive_us": 900}}
 
 
-def record_look(at_ms: int, more: Any = None) -> StoreLook:
-    return StoreLook({"n:1": record(at_ms, **(more or {}))}, {})
+def record_look(at_ms: int, more: Any = None) -> StoreSnapshot:
+    return StoreSnapshot({"n:1": record(at_ms, **(more or {}))}, {})
 
 
-def sentence_of(before: StoreLook, after: StoreLook) -> str:
+def sentence_of(before: StoreSnapshot, after: StoreSnapshot) -> str:
     return examine("words", before, after, 1, 1).sentence
 
 
@@ -167,11 +169,11 @@ def test_trees_that_ended_late_are_named_while_others_are_open() -> None:
     text = "words does not run well: trees took up to 371 s; rows wait for count; 3.0 k tuples/s, p99 371 s (last 2 s)"
     assert sentence_of(before, after) == text
     # where most bytes wait
-    assert "lines" in sentence_of(before, StoreLook(after.progress, {1: 9, 2: 5}))
+    assert "lines" in sentence_of(before, StoreSnapshot(after.progress, {1: 9, 2: 5}))
     # else the busiest, of equal ones the first
-    assert "lines" in sentence_of(before, StoreLook(after.progress, {}))
+    assert "lines" in sentence_of(before, StoreSnapshot(after.progress, {}))
     after.progress["n:1"].counts_by_task[1].pending = 0
-    assert sentence_of(before, StoreLook(after.progress, {})).startswith("words keeps up")
+    assert sentence_of(before, StoreSnapshot(after.progress, {})).startswith("words keeps up")
 
 
 @pytest.mark.parametrize(("now_ms", "is_named"), [(9_999, False), (10_000, True)])
@@ -251,14 +253,14 @@ def test_rows_that_waited_for_the_topology_before_are_no_surplus(consumed: int, 
     assert audit(merge([inherited, now]), {3: 100})[0].fault == fault
 
 
-def look(now_ms: int, flow: EdgeCounts | None = None, **more: Any) -> StoreLook:
+def look(now_ms: int, flow: EdgeCounts | None = None, **more: Any) -> StoreSnapshot:
     made = record(now_ms, **more)
     made.latency_buckets = {
         latency_bucket(30): now_ms,
         latency_bucket(9000): 50 if now_ms < 2000 else 51,
     }
     made.edges[EDGE] = flow or EdgeCounts(5, 5)
-    return StoreLook({"n:1": made}, {})
+    return StoreSnapshot({"n:1": made}, {})
 
 
 def test_a_health_record_is_of_the_time_between_its_looks() -> None:
@@ -304,18 +306,18 @@ def alive(status: str, **more: Any) -> Life:
     return Life(TopologyStatus(status), **more)
 
 
-def still(at_ms: int, pending: int = 0) -> StoreLook:
+def still(at_ms: int, pending: int = 0) -> StoreSnapshot:
     """Return a look at a topology whose counts do not grow; its worker commits."""
     made = record(1000)
     made.now_ms, made.counts_by_task[1].pending = at_ms, pending
-    return StoreLook({"n:1": made}, {})
+    return StoreSnapshot({"n:1": made}, {})
 
 
 SAME, LATER = (still(1000), still(1000)), (still(1000), still(3000))
 RESTING = "is deactivated: its spouts emit nothing until it is activated"
 ILL = "does not run well: "
 PAUSED = "bolt 'count' is paused: most of its inputs fail"
-LIVES: list[tuple[Life, int, tuple[StoreLook, StoreLook], str]] = [
+LIVES: list[tuple[Life, int, tuple[StoreSnapshot, StoreSnapshot], str]] = [
     (alive("INACTIVE"), 1, LATER, RESTING),
     # its spouts rest and its trees wait for them: neither is a fault
     (
@@ -350,7 +352,7 @@ LIVES: list[tuple[Life, int, tuple[StoreLook, StoreLook], str]] = [
     (
         alive("ACTIVE"),
         1,
-        (StoreLook({}, {}), StoreLook({}, {})),
+        (StoreSnapshot({}, {}), StoreSnapshot({}, {})),
         "starts: no worker has committed anything yet",
     ),
     (alive("ACTIVE"), 1, SAME, "has nothing to do: no tuple was emitted or executed (last 0 s)"),
@@ -366,7 +368,7 @@ LIVES: list[tuple[Life, int, tuple[StoreLook, StoreLook], str]] = [
 
 @pytest.mark.parametrize(("life", "given", "looks", "text"), LIVES)
 def test_the_sentence_says_where_a_topology_is_in_its_life(
-    life: Life, given: int, looks: tuple[StoreLook, StoreLook], text: str
+    life: Life, given: int, looks: tuple[StoreSnapshot, StoreSnapshot], text: str
 ) -> None:
     found = examine("words", *looks, None, given, (), life)
     assert found.sentence == f"words {text}"
@@ -404,7 +406,7 @@ def test_counts_are_of_all_owners_of_a_task_and_of_the_time_between_the_looks() 
     before = {"n:1": record(1000, **late), "n:2": record(1000)}
     after = {"n:1": record(3000, **late), "n:2": record(3000)}
     after["n:2"].counts_by_task[2].token = 2  # it has moved since
-    found = examine("words", StoreLook(before, {}), StoreLook(after, {}), 1, 1)
+    found = examine("words", StoreSnapshot(before, {}), StoreSnapshot(after, {}), 1, 1)
     assert found.counts["count"].late == 200 and found.counts["count"].executed == 8000
     assert "count: 200 of 8,000 inputs came too late for its windows" in found.sentence
     assert "give the bolts before it one task each" in found.sentence
@@ -428,7 +430,7 @@ def kept(started_ms: int, *times_ms: int) -> tuple[Progress, ...]:
 def test_one_look_knows_what_the_counts_were_before(time_ms: int, executed: int) -> None:
     *earlier, now = kept(1_000, 60_000, 120_000, 400_000, 500_000)
     others = kept(7, 100_000)  # of another store
-    look = StoreLook({"n:1": now}, {}, earlier={"n:1": [*others, *earlier]}, now_ms=800_000)
+    look = StoreSnapshot({"n:1": now}, {}, earlier={"n:1": [*others, *earlier]}, now_ms=800_000)
     before = look.before(time_ms).merged
     counts = before.counts_by_task.get(2)
     assert (counts.executed if counts else 0) == executed and before.now_ms >= time_ms - 60_000
@@ -463,8 +465,8 @@ def test_a_slow_bolt_of_a_running_topology_is_named() -> None:
         cluster.submit(builder.build(), {"topology.workers": 2})
         reader = LocalReader(cluster.topology().store)
 
-        def look() -> StoreLook:
-            return StoreLook(
+        def look() -> StoreSnapshot:
+            return StoreSnapshot(
                 {owner: Progress.decode(data) for owner, data in reader.progress().items()},
                 reader.backlog(),
             )

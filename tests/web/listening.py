@@ -37,7 +37,7 @@ from sparkstorm.common.model.heartbeats import TaskBeat, WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline, outline_of
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.cluster.nimbus_state import NimbusInfo
-from sparkstorm.control_plane.insight.loads import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreSnapshot
 from sparkstorm.control_plane.insight.reading import StoreReading, TopologyReading
 from sparkstorm.control_plane.insight.sampler import ReadModel
 from sparkstorm.data_plane.transport.progress import STATES, EdgeCounts, Progress, TaskCounts
@@ -243,7 +243,7 @@ class LargeSource:
             self._assignment,
             tuple(self._worker(slot) for slot in sorted(set(placed.values()))),
             beats,
-            look=StoreLook(progress, {}),
+            look=StoreSnapshot(progress, {}),
             dead_letters=0,
         )
         infos = tuple(

@@ -12,7 +12,7 @@ from sparkstorm.common.model.heartbeats import Counts
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.topology import ACKER, BAD_STREAM
 from sparkstorm.control_plane.insight.audit import EdgeAudit
-from sparkstorm.control_plane.insight.loads import StoreLook, TaskLoad, open_trees
+from sparkstorm.control_plane.insight.loads import StoreSnapshot, TaskLoad, open_trees
 from sparkstorm.data_plane.transport.progress import Progress
 
 # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
@@ -188,7 +188,7 @@ def _held_back(
     ]
 
 
-def waiting(of: Iterable[TaskLoad], after: StoreLook, p99_ms: float | None) -> Culprit | None:
+def waiting(of: Iterable[TaskLoad], after: StoreSnapshot, p99_ms: float | None) -> Culprit | None:
     """Return the component before which rows wait long, or have waited; None when they do not.
 
     Trees whose inputs a component's code holds, as to write them in batches, do not count: the code
@@ -223,7 +223,7 @@ def waiting(of: Iterable[TaskLoad], after: StoreLook, p99_ms: float | None) -> C
 
 
 def _before_which(
-    of: Iterable[TaskLoad], after: StoreLook, merged: Progress, task: int | None
+    of: Iterable[TaskLoad], after: StoreSnapshot, merged: Progress, task: int | None
 ) -> str:
     """Return where rows wait: of the task with the oldest, else of most waiting bytes, else of the
     busiest.

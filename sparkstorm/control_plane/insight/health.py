@@ -19,7 +19,7 @@ from sparkstorm.control_plane.insight.culprits import (
     time_span,
     waiting,
 )
-from sparkstorm.control_plane.insight.loads import StoreLook, TaskLoad, loads, open_trees
+from sparkstorm.control_plane.insight.loads import StoreSnapshot, TaskLoad, loads, open_trees
 from sparkstorm.data_plane.transport.progress import percentile_ms
 
 
@@ -46,14 +46,14 @@ _RUNNING = frozenset({TopologyStatus.ACTIVE, TopologyStatus.UPGRADING, TopologyS
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Health of a topology over the time between two looks."""
+    """Health of a topology over the time between two snapshots."""
 
     name: str
     sentence: str
     culprits: tuple[Culprit, ...]
     loads: tuple[TaskLoad, ...]
     edges: tuple[EdgeAudit, ...]
-    # complete latency of the trees that ended between the looks; None without any
+    # complete latency of the trees that ended between the snapshots; None without any
     p99_ms: float | None
     counts: Mapping[str, Counts]  # what was added meanwhile, by component
     wanted_workers: int | None  # None: its scheduler decides
@@ -88,15 +88,15 @@ class Health:
 
 def examine(
     name: str,
-    before: StoreLook,
-    after: StoreLook,
+    before: StoreSnapshot,
+    after: StoreSnapshot,
     wanted_workers: int | None = None,
     given_workers: int = 0,
     problems: Sequence[str] = (),
     life: Life = Life(),
     deaths: Sequence[Culprit] = (),
 ) -> Health:
-    """Return the health of a topology between two looks, from its requested and present workers,
+    """Return the health of a topology between two snapshots, from its requested and present workers,
     its known problems, where it is in its life, and the deaths of its workers.
     """
     now_ms = after.now_ms or after.merged.now_ms
@@ -129,8 +129,8 @@ def examine(
     return replace(health, sentence=_in_words(health, after))
 
 
-def _grown(before: StoreLook, after: StoreLook) -> dict[str, Counts]:
-    """Return what was added between two looks, by component, over all owners of its tasks."""
+def _grown(before: StoreSnapshot, after: StoreSnapshot) -> dict[str, Counts]:
+    """Return what was added between two snapshots, by component, over all owners of its tasks."""
     old = before.merged.counts_by_task
     counts_by_component: dict[str, list[Counts]] = {}
     for task, new in after.merged.counts_by_task.items():
@@ -149,7 +149,7 @@ def _unheld(of: Iterable[TaskLoad]) -> tuple[TaskLoad, ...]:
     return tuple(replace(load, paused={}) for load in of)
 
 
-def _in_words(health: Health, after: StoreLook) -> str:
+def _in_words(health: Health, after: StoreSnapshot) -> str:
     """Return the health of a topology in one sentence; it is that of a fault or problem exactly
     where the topology is not well.
     """
@@ -184,7 +184,7 @@ def _worst(health: Health) -> str:
     return health.problems[0] if health.problems else grave[0].sentence
 
 
-def _running(health: Health, trees: int, after: StoreLook) -> str:
+def _running(health: Health, trees: int, after: StoreSnapshot) -> str:
     """Return the sentence of a topology that is well and runs."""
     name = health.name
     limits = [culprit for culprit in health.culprits if culprit.fault not in GRAVE]

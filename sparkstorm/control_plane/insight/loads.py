@@ -23,7 +23,7 @@ from sparkstorm.data_plane.transport.progress import (
 
 # without slots: what is merged is kept with it
 @dataclass(frozen=True)
-class StoreLook:
+class StoreSnapshot:
     """Records of a topology in the store, at one moment as a rule: the owners' records with earlier
     ones, and what waits by task.
     """
@@ -42,10 +42,10 @@ class StoreLook:
         """Return all owners' progress as one."""
         return merge(self.progress.values())
 
-    def before(self, time_ms: int) -> StoreLook:
+    def before(self, time_ms: int) -> StoreSnapshot:
         """Return what the owners' records were at a time, to a minute."""
         records = {owner: self._record(owner, time_ms) for owner in self.progress}
-        return StoreLook(records, {}, now_ms=time_ms)
+        return StoreSnapshot(records, {}, now_ms=time_ms)
 
     def _record(self, owner: str, time_ms: int) -> Progress:
         new = self.progress[owner]

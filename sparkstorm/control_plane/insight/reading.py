@@ -22,7 +22,7 @@ from sparkstorm.common.model.requests import HostMark, Outcome, Request
 from sparkstorm.control_plane.cluster.nimbus_state import DriverInfo, NimbusInfo
 from sparkstorm.control_plane.insight.deaths import death_culprits
 from sparkstorm.control_plane.insight.health import Health, Life, examine
-from sparkstorm.control_plane.insight.loads import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreSnapshot
 from sparkstorm.data_plane.transport.progress import Progress
 
 JUDGED_MS = 600_000
@@ -39,7 +39,7 @@ class TopologyReading:
     beats: tuple[WorkerBeat, ...] = ()
     beat_by_task: Mapping[int, TaskBeat] = field(default_factory=dict)
     dead: frozenset[WorkerSlot] = frozenset()
-    look: StoreLook | None = None
+    look: StoreSnapshot | None = None
     dead_letters: int | None = None
     errors: tuple[Failure, ...] = ()  # the last ten of each component, the newest first
     problems: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class TopologyReading:
         """Return the number of slots in its assignment."""
         return len(set(self.assignment.slot_by_executor.values())) if self.assignment else 0
 
-    def health(self, look: StoreLook, now_ms: int) -> Health:
+    def health(self, look: StoreSnapshot, now_ms: int) -> Health:
         """Return the verdict over the last `window_ms`: the same for everybody who reads the same
         stores.
         """
@@ -70,7 +70,7 @@ class TopologyReading:
             death_culprits(self.beats, self.outline.component_by_task, self.window_ms),
         )
 
-    def _life(self, look: StoreLook) -> Life:
+    def _life(self, look: StoreSnapshot) -> Life:
         running = {str(beat.slot) for beat in self.beats if beat.state == RUNNING}
         slots = set(self.assignment.slot_by_executor.values()) if self.assignment else set()
         # A worker that has committed has run; its death is its own problem.
@@ -92,7 +92,7 @@ class TopologyReading:
         )
 
 
-def is_settled(look: StoreLook) -> bool:
+def is_settled(look: StoreSnapshot) -> bool:
     """Return whether no tuple is under way: no tree is open, no task waits and no stream holds
     bytes.
     """

@@ -24,7 +24,7 @@ from sparkstorm.common.errors import (
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.control_plane.insight.cluster_views import cluster_view, stale
 from sparkstorm.control_plane.insight.history import History
-from sparkstorm.control_plane.insight.loads import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreSnapshot
 from sparkstorm.control_plane.insight.reading import ReadingSource, StoreReading, TopologyReading
 from sparkstorm.control_plane.insight.records import (
     WINDOWS_S,
@@ -96,7 +96,7 @@ class Sampler:
         self._source = source
         self._lock = threading.Lock()
         self._histories: dict[str, History] = {}
-        self._looks: dict[str, tuple[int, StoreLook]] = {}
+        self._looks: dict[str, tuple[int, StoreSnapshot]] = {}
         self._views: dict[str, TopologyReport] = {}
         self._errors: dict[str, tuple[Failure, ...]] = {}
         self._cluster: ClusterReport | None = None
@@ -164,7 +164,7 @@ class Sampler:
         if look is not None:
             history.add(now_ms, look.progress, look.merged, look.backlog_by_task)
             last_look = self._looks[reading.base.topology_id] = (now_ms, look)
-        last_ms, last = last_look or (now_ms, StoreLook({}, {}))
+        last_ms, last = last_look or (now_ms, StoreSnapshot({}, {}))
         view = topology_view(reading, last, history, last_ms)
         if look is not None:
             return view

@@ -12,7 +12,7 @@ from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue
 from sparkstorm.common.model.values.metric_values import merged as merged_metrics
 from sparkstorm.control_plane.insight.health import Health
 from sparkstorm.control_plane.insight.history import Grown, History, Later
-from sparkstorm.control_plane.insight.loads import StoreLook
+from sparkstorm.control_plane.insight.loads import StoreSnapshot
 from sparkstorm.control_plane.insight.reading import TopologyReading, is_settled
 from sparkstorm.control_plane.insight.records import (
     ALL,
@@ -40,7 +40,7 @@ class _Parts:
     """Inputs of one topology's records: readings, assignment and heartbeats."""
 
     reading: TopologyReading
-    look: StoreLook
+    look: StoreSnapshot
     history: History
     slots: Mapping[int, tuple[ExecutorId, WorkerSlot]]
     grown: Mapping[str, Grown]  # by window
@@ -58,9 +58,9 @@ class _Parts:
 
 
 def topology_view(
-    reading: TopologyReading, look: StoreLook, history: History, now_ms: int
+    reading: TopologyReading, look: StoreSnapshot, history: History, now_ms: int
 ) -> TopologyReport:
-    """Return the records of a topology as of a look."""
+    """Return the records of a topology as of a snapshot."""
     parts = _parts(reading, look, history, now_ms)
     base = reading.base
     merged = parts.merged
@@ -135,7 +135,7 @@ def topology_line(view: TopologyReport) -> TopologyLine:
     )
 
 
-def _parts(reading: TopologyReading, look: StoreLook, history: History, now_ms: int) -> _Parts:
+def _parts(reading: TopologyReading, look: StoreSnapshot, history: History, now_ms: int) -> _Parts:
     placed = reading.assignment.slot_by_executor if reading.assignment else {}
     slots = {task: (executor, slot) for executor, slot in placed.items() for task in executor.tasks}
     grown = {name: history.grown(name) for name in WINDOWS_S}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sparkstorm.common.model.assignment import Assignment, TopologyBase
 from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.outline import TopologyOutline
-from sparkstorm.control_plane.insight.loads import StoreLook, loads
+from sparkstorm.control_plane.insight.loads import StoreSnapshot, loads
 from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
 from sparkstorm.control_plane.scheduling.measured.measuring import CountRecords, measure
 from sparkstorm.data_plane.transport.progress import BACKLOG, PENDING, STATES, Progress
@@ -29,7 +29,7 @@ _MOST_HELD = 0.9
 _KEYED = ("fields", "partial_key")
 
 
-def look_of(stores: Sequence[CountRecords], now_ms: int) -> StoreLook:
+def look_of(stores: Sequence[CountRecords], now_ms: int) -> StoreSnapshot:
     """Return the records of a topology's stores as one look."""
     newest: dict[str, Progress] = {}
     earlier: dict[str, list[Progress]] = {}
@@ -37,7 +37,7 @@ def look_of(stores: Sequence[CountRecords], now_ms: int) -> StoreLook:
         newest |= {f"{owner}@{number}": record for owner, record in store.newest.items()}
         for owner, records in store.earlier.items():
             earlier.setdefault(owner, []).extend(records)
-    return StoreLook(newest, {}, now_ms=now_ms, earlier=earlier)
+    return StoreSnapshot(newest, {}, now_ms=now_ms, earlier=earlier)
 
 
 def load_of(
