@@ -31,6 +31,7 @@ from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.requests import LogLevel, RebalancePlan, topology_name
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
+from sparkstorm.control_plane.insight.culprits import most_behind
 from sparkstorm.control_plane.insight.health import Health
 from sparkstorm.control_plane.insight.reading import JUDGED_MS
 from sparkstorm.data_plane.transport.keys import tap_name
@@ -66,6 +67,8 @@ class TopologyProgress:
     held: Mapping[str, int] = field(default_factory=dict)
     # dead letters that were put back and executed; they do not count as parked any more
     replayed: int = 0
+    # of components with late tuples: which task sends rows farthest behind its newest one
+    behind: Mapping[str, str] = field(default_factory=dict)
 
 
 class TopologyHandle:
@@ -130,6 +133,7 @@ class TopologyHandle:
             and not any(backlog.values())
         )
         executed = _by_component(counts, "executed")
+        late = _by_component(counts, "late")
         is_drained = (
             is_settled
             and len(spouts) == self._spout_tasks() > 0
@@ -149,9 +153,10 @@ class TopologyHandle:
             is_settled,
             is_drained,
             _by_component(counts, "bad"),
-            {name: (late, executed[name]) for name, late in _by_component(counts, "late").items()},
+            {name: (count, executed[name]) for name, count in late.items()},
             _by_component(counts, "held"),
             sum(c.replayed for c in counts),
+            {name: most_behind(name, merged) for name in late},
         )
 
     def health(self, seconds: float = JUDGED_MS / 1000) -> Health:

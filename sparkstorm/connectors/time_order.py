@@ -76,10 +76,11 @@ class _TimedPartition:
     time so far.
     """
 
-    __slots__ = ("clock", "ended_ms", "heard_ms", "is_at_end", "waiting")
+    __slots__ = ("behind_ms", "clock", "ended_ms", "heard_ms", "is_at_end", "waiting")
 
     def __init__(self, heard_ms: int) -> None:
         self.clock = NO_TIME
+        self.behind_ms = 0
         self.heard_ms = heard_ms
         self.is_at_end = False
         self.ended_ms = heard_ms
@@ -115,6 +116,8 @@ class PartitionOrder:
         for time_ms, record in records:
             if time_ms > clock:
                 clock = time_ms
+            elif clock - time_ms > partition.behind_ms and time_ms != NO_TIME:
+                partition.behind_ms = clock - time_ms
             wait((clock, record))
         partition.clock = clock
         partition.heard_ms = self._polled_ms
@@ -141,6 +144,12 @@ class PartitionOrder:
     def waiting(self, partition_name: str) -> int:
         """Return how many records of a partition wait."""
         return len(self._partitions[partition_name].waiting)
+
+    def behind_ms(self) -> dict[str, int]:
+        """Return how far a record of each partition was behind the newest one of that partition, at
+        the most.
+        """
+        return {name: partition.behind_ms for name, partition in self._partitions.items()}
 
     @property
     def is_empty(self) -> bool:

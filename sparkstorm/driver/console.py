@@ -91,7 +91,7 @@ class RunConsole:
         )
         for line in [
             *bad_lines(progress.bad),
-            *late_lines(progress.late),
+            *late_lines(progress.late, progress.behind),
             *held_lines(progress.held),
         ]:
             self.say(line)
@@ -153,13 +153,13 @@ _TOO_LATE = (
 )
 
 
-def late_lines(late: Mapping[str, Sequence[int]]) -> list[str]:
+def late_lines(late: Mapping[str, Sequence[int]], behind: Mapping[str, str]) -> list[str]:
     """Return a sentence for each component with tuples that came too late for its windows: how many
-    of all, and a remedy.
+    of all, a remedy, and which task sends them.
     """
     return [
         f"component '{component}': {count:,} of {counted(executed, 'tuple')} ({100 * count / max(executed, 1):.1f} %) "
-        f"came {_TOO_LATE}"
+        f"came {_TOO_LATE}{f'; {sender}' if (sender := behind.get(component)) else ''}"
         for component, (count, executed) in sorted(late.items())
     ]
 

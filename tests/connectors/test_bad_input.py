@@ -35,7 +35,7 @@ from sparkstorm.connectors import (
     Webhook,
 )
 from sparkstorm.connectors.file_folders import Folders
-from sparkstorm.connectors.time_order import PartitionOrder
+from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder
 from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
@@ -471,6 +471,16 @@ def test_a_record_is_as_late_as_in_its_own_partition(
         clocks[place] = max(clocks[place], time_ms)
         assert newest <= max(clocks[place], time_ms), given
         newest = max(newest, time_ms)
+
+
+def test_each_partition_says_how_far_its_records_are_behind_its_own_newest() -> None:
+    order = PartitionOrder(1000)
+    for name in "abc":
+        order.add(name)
+    order.put("a", [(50, "a"), (NO_TIME, "no time"), (40, "a"), (45, "a")])
+    order.put("a", [(48, "a")])
+    order.put("b", [(1, "b"), (2, "b")])  # behind a's, in order
+    assert order.behind_ms() == {"a": 10, "b": 0, "c": 0}
 
 
 def test_a_silent_partition_is_not_waited_for_longer_than_it_may_be_idle() -> None:

@@ -143,7 +143,7 @@ def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(
         f"{name}/1.position": 3,
         f"{name}/1.head": 3,
     }
-    assert bench.gauge() == heads
+    assert bench.gauges["lag"]() == heads
     assert source.extent() == (5, 5)
     source.close()
     admin = AdminClient({"bootstrap.servers": kafka.address})
@@ -734,6 +734,11 @@ def test_partitions_that_are_written_while_they_are_followed_are_in_step_if_ends
     for time_ms, partition, wanted in ((5, 1, [5]), (20, 0, []), (12, 1, [10, 12]), (30, 1, [20])):
         produce(kafka, name, [{"t": time_ms}], partition)
         assert [row[0] for row in bench.until(len(wanted))] == wanted if wanted else True
+    assert set(bench.gauges["behind_ms"]().values()) == {0}
+    produce(kafka, name, [{"t": 35}, {"t": 32}], 0)
+    produce(kafka, name, [{"t": 40}], 1)
+    assert [row[0] for row in bench.until(3)] == [30, 35, 32]
+    assert bench.gauges["behind_ms"]() == {f"{name}/0": 3, f"{name}/1": 0}
     source.close()
 
 

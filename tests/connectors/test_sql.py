@@ -213,6 +213,7 @@ class Bench:
             "sql",
             list[str](),
         )
+        self.gauges: dict[str, Any] = {}
         source.open({}, self, self)  # type: ignore[arg-type]
         if position is not None:
             source.restore(position)
@@ -221,7 +222,7 @@ class Bench:
         return self.at_ms
 
     def register_gauge(self, name: str, function: Any) -> None:
-        self.gauge = function
+        self.gauges[name] = function
 
     def emit(self, values: Any, message_id: Any) -> None:
         self.rows.append(tuple(values))

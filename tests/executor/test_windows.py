@@ -265,11 +265,16 @@ def test_late_rows_and_marks_take_every_kind_of_way(workers: int, how: str) -> N
     for number, ts in enumerate((1000, 12_000, 3000, 25_000, 24_999, 26_000)):
         spout.feed([f"k{number}", ts, number])
     spout.finish()
-    with run(builder.build(), workers):
+    with run(builder.build(), workers) as cluster:
         late = sorted(row[3]["value"] for row in capture.values_of("windows", "late"))
         windows = sorted(value for row in capture.values_of("windows") for value in row[3])
         assert late == ([2, 2, 4, 4] if how == "custom" else [2, 4])
         assert windows == ([1, 1, 5, 5] if how == "custom" else [0, 1, 3, 5])
+        sender = "direct" if how == "direct" else "spout"
+        progress = cluster.topology().progress()
+        flow = progress.edges[sender, "default", "windows"]
+        assert flow.behind_ms == 9000  # of the row of 3000 behind that of 12,000
+        assert progress.counts_by_task[flow.behind_task].component == sender
 
 
 def test_what_a_failed_execute_emitted_moves_no_clock() -> None:

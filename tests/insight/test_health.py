@@ -14,6 +14,7 @@ from sparkstorm.common.clock import SimClock
 from sparkstorm.common.model.assignment import Assignment, ExecutorId, TopologyBase, WorkerSlot
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue
 from sparkstorm.control_plane.insight.audit import EdgeAudit, audit
 from sparkstorm.control_plane.insight.culprits import Culprit, Fault, culprits
 from sparkstorm.control_plane.insight.health import Life, examine, sentence
@@ -406,8 +407,17 @@ def test_counts_are_of_all_owners_of_a_task_and_of_the_time_between_the_looks() 
     before = {"n:1": record(1000, **late), "n:2": record(1000)}
     after = {"n:1": record(3000, **late), "n:2": record(3000)}
     after["n:2"].counts_by_task[2].token = 2  # it has moved since
+    after["n:1"].edges["lines", "default", "count"] = EdgeCounts(behind_ms=800, behind_task=1)
+    after["n:2"].edges["lines", "default", "count"] = EdgeCounts(behind_ms=3200, behind_task=4)
+    after["n:2"].edges["lines", "default", "other"] = EdgeCounts(behind_ms=9900, behind_task=5)
     found = examine("words", StoreSnapshot(before, {}), StoreSnapshot(after, {}), 1, 1)
     assert found.counts["count"].late == 200 and found.counts["count"].executed == 8000
+    behind = "task 4 of lines sends rows up to 3,200 ms behind its newest one"
+    assert f"too late for its windows ({behind}); " in found.sentence
+    own = {f"behind_ms.orders/{n}": MetricValue(MetricKind.GAUGE, n * 10) for n in range(3)}
+    after["n:2"].metrics_by_task[4] = own
+    found = examine("words", StoreSnapshot(before, {}), StoreSnapshot(after, {}), 1, 1)
+    assert f"({behind}, within partition orders/2 up to 20 ms); " in found.sentence
     assert "count: 200 of 8,000 inputs came too late for its windows" in found.sentence
     assert "give the bolts before it one task each" in found.sentence
 

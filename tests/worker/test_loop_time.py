@@ -232,6 +232,17 @@ def test_a_record_of_an_older_version_has_no_times() -> None:
     )
 
 
+def test_an_edge_of_an_older_version_has_no_rows_behind() -> None:
+    edge = ("a", "default", "b")
+    parts = ormsgpack.unpackb(
+        Progress(edges={edge: EdgeCounts(1, 2, 3, 4, 5, 6)}).encode(),
+        option=ormsgpack.OPT_NON_STR_KEYS,
+    )
+    parts[7] = [row[:7] for row in parts[7]]
+    old = ormsgpack.packb(parts, option=ormsgpack.OPT_NON_STR_KEYS)
+    assert Progress.decode(old).edges == {edge: EdgeCounts(1, 2, 3, 4)}
+
+
 @pytest.mark.parametrize(
     "later",
     [

@@ -12,6 +12,7 @@ from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import CodecError, InvalidConfigError, SparkStormError
+from sparkstorm.common.model.values.metric_values import BEHIND
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.kafka.client import (
     CALL_SECS,
@@ -185,6 +186,7 @@ class KafkaSource(ReplayableSpout):
         self._places: dict[tuple[str, int], str] = {}
         self._look_ms = 0
         context.register_gauge("lag", self._lag)
+        context.register_gauge(BEHIND, self._behind_ms)
 
     def extent(self) -> tuple[int, int]:
         """Return the sums of its partitions' heads and of its positions in them."""
@@ -210,6 +212,15 @@ class KafkaSource(ReplayableSpout):
             for partition_name, pair in lag_by_partition.items()
             for what, offset in zip(("position", "head"), pair, strict=True)
         }
+
+    def _behind_ms(self) -> dict[str, int]:
+        """Return for gauges `behind_ms.TOPIC/PARTITION` how far records were behind the newest one
+        of their own partition; of many, the most of all.
+        """
+        behind_ms = self._order.behind_ms()
+        if len(behind_ms) > _MOST_LAGS:
+            return {"any": max(behind_ms.values())}
+        return behind_ms
 
     def _lag_by_partition(self) -> dict[str, tuple[int, int]]:
         """Return position and head of each partition whose head the broker has sent."""

@@ -11,9 +11,10 @@ from types import MappingProxyType
 from sparkstorm.common.model.heartbeats import Counts
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.topology import ACKER, BAD_STREAM
+from sparkstorm.common.model.values.metric_values import BEHIND
 from sparkstorm.control_plane.insight.audit import EdgeAudit
 from sparkstorm.control_plane.insight.loads import StoreSnapshot, TaskLoad, open_trees
-from sparkstorm.data_plane.transport.progress import Progress
+from sparkstorm.data_plane.transport.progress import EdgeCounts, Progress
 
 # busy share; at 0.4 a task that keeps up would be called slow, at 1.0 hardly any ever would
 _SLOW = 0.8
@@ -69,8 +70,11 @@ def culprits(
     waits: Culprit | None = None,
     counts: Mapping[str, Counts] = MappingProxyType({}),
     deaths: Sequence[Culprit] = (),
+    merged: Progress | None = None,
 ) -> tuple[Culprit, ...]:
-    """Return the components at fault, the gravest first, of equal ones the busiest."""
+    """Return the components at fault, the gravest first, of equal ones the busiest; `merged`: all
+    workers' counts, which say what sends late rows.
+    """
     by_component: dict[str, list[TaskLoad]] = {}
     for load in of:
         by_component.setdefault(load.component, []).append(load)
@@ -90,7 +94,7 @@ def culprits(
         default=None,
     )
     for component, grown in counts.items():
-        suspects += _of_counts(component, grown)
+        suspects += _of_counts(component, grown, merged or Progress())
     for component, tasks in by_component.items():
         suspects += _of_component(component, tasks, busiest)
     most_busy = {
@@ -108,7 +112,7 @@ def culprits(
     )
 
 
-def _of_counts(component: str, grown: Counts) -> Iterator[Culprit]:
+def _of_counts(component: str, grown: Counts, merged: Progress) -> Iterator[Culprit]:
     """Yield what has gone wrong with a component's inputs."""
     executed, late = grown.executed, grown.late
     if (parked := grown.parked - grown.replayed) > 0:
@@ -120,12 +124,37 @@ def _of_counts(component: str, grown: Counts) -> Iterator[Culprit]:
     if late:
         of = f"{late:,} of {executed:,} inputs came too late for its windows"
         remedy = "read the source by time (KafkaSource: end_wait_secs), give the bolts before it one task each, or raise the lag"
-        yield Culprit(Fault.LATE, component, f"{component}: {of}; {remedy}")
+        behind = most_behind(component, merged)
+        yield Culprit(
+            Fault.LATE, component, f"{component}: {of}{behind and f' ({behind})'}; {remedy}"
+        )
     failed = grown.failed + grown.retried
     ended = failed + grown.acked  # trees, of a spout: it executes nothing
     if failed and failed >= _FAULTY * (executed or ended):
         of = f"{executed:,} executions" if executed else counted(ended, "tree")
         yield Culprit(Fault.FAILING, component, f"{component}: {failed:,} of {of} failed")
+
+
+def most_behind(component: str, merged: Progress) -> str:
+    """Return which task sends a component rows farthest behind its newest one, and how far, also
+    within the partitions of a source that measures it; empty where all come in the order of their
+    times.
+    """
+    sender, flow = max(
+        ((edge[0], flow) for edge, flow in merged.edges.items() if edge[2] == component),
+        key=lambda pair: pair[1].behind_ms,
+        default=("", EdgeCounts()),
+    )
+    if not flow.behind_ms:
+        return ""
+    behind_by_partition = [
+        (metric.value, name.removeprefix(f"{BEHIND}."))
+        for name, metric in merged.metrics_by_task.get(flow.behind_task, {}).items()
+        if name.startswith(f"{BEHIND}.")
+    ]
+    behind_ms, partition = max(behind_by_partition, default=(0.0, ""))
+    within = f", within partition {partition} up to {time_span(behind_ms)}" if partition else ""
+    return f"task {flow.behind_task} of {sender} sends rows up to {time_span(flow.behind_ms)} behind its newest one{within}"
 
 
 def _of_component(

@@ -111,7 +111,7 @@ def examine(
     edges = audit(merged, after.backlog_by_task, after.is_one_moment)
     waits = waiting(task_loads, after, p99_ms) if life.is_running else None
     judged = task_loads if life.is_running else _unheld(task_loads)
-    at_fault = culprits(judged, edges, waits, grown, deaths)
+    at_fault = culprits(judged, edges, waits, grown, deaths, merged)
     health = Health(
         name,
         "",

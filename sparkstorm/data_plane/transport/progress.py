@@ -116,6 +116,24 @@ class EdgeCounts:
     consumed: int = 0
     entries: int = 0  # written to Redis
     bytes: int = 0  # of these entries
+    # by how much a row was behind the newest one that the same task had sent, at the most, and the
+    # task; where the receiver uses the rows' time
+    behind_ms: int = 0
+    behind_task: int = 0
+
+    def add(self, other: EdgeCounts) -> None:
+        """Add what another worker has counted."""
+        self.sent += other.sent
+        self.consumed += other.consumed
+        self.entries += other.entries
+        self.bytes += other.bytes
+        self.note_behind(other.behind_ms, other.behind_task)
+
+    def note_behind(self, behind_ms: int, task: int) -> None:
+        """Take in by how much a row of a task was behind its newest one."""
+        if behind_ms > self.behind_ms:
+            self.behind_ms = behind_ms
+            self.behind_task = task
 
 
 Edge = tuple[str, str, str]
@@ -221,7 +239,10 @@ class Progress:
             type(commit_bytes),
         ] != [int, int]:
             raise ValueError("its times are no numbers")
-        if any([type(part) for part in row] != _EDGE_KINDS for row in edges):
+        if any(
+            len(row) < _FEWEST_OF_EDGE or [type(part) for part in row] != _EDGE_KINDS[: len(row)]
+            for row in edges
+        ):
             raise ValueError("its edges are no counts by stream and receiver")
         self.loop_us = list(loop_us)
         self.commits = commits
@@ -240,6 +261,7 @@ _values = attrgetter(*_NAMES)
 _KINDS = [type(value) for value in astuple(TaskCounts(""))]
 _edge_values = attrgetter(*EdgeCounts.__slots__)
 _EDGE_KINDS = [str, str, str, *[int] * len(EdgeCounts.__slots__)]
+_FEWEST_OF_EDGE = 7  # older versions have written these
 _SUMMED = (
     *COUNTS,
     "busy_us",
@@ -303,9 +325,7 @@ def merge(records: Iterable[Progress]) -> Progress:
         merged.commits += record.commits
         merged.commit_bytes += record.commit_bytes
         for edge, flow in record.edges.items():
-            sums = merged.edges.setdefault(edge, EdgeCounts())
-            for name in EdgeCounts.__slots__:
-                setattr(sums, name, getattr(sums, name) + getattr(flow, name))
+            merged.edges.setdefault(edge, EdgeCounts()).add(flow)
     for task, several in metrics.items():
         several.sort(key=lambda item: item[0])
         merged.metrics_by_task[task] = added_metrics(values for _, values in several)

@@ -10,6 +10,10 @@ from typing import Any
 
 PER_OCTAVE = 8
 """Buckets of a histogram per doubling of the value: each is 9 % wide."""
+BEHIND = "behind_ms"
+"""Name of a source's gauges by partition: how far a record was behind the newest one of its own
+partition, at the most. The sentence on late rows reads them.
+"""
 LOWEST = -40 * PER_OCTAVE
 HIGHEST = 60 * PER_OCTAVE
 """First and last bucket: of values up to 1e-12, zero and below, and of those from 1e18 on."""

@@ -48,6 +48,12 @@ class Counters:
         self._bolts = [(self.of(task), bolt) for task, bolt in task_set.bolts.items()]
         self._spent = [(self.of(sender.task), sender.spent) for sender in task_set.senders()]
         self._emitters = task_set.emitters
+        self._timed_outputs = [
+            (emitter.component, output)
+            for emitter in task_set.emitters
+            for output in emitter.timed_outputs
+            if output.clock is not None
+        ]
         self._sampled = 0  # values of user metrics that came from elsewhere than calls
         # The loop does not see the calls of a bolt with a thread: its time comes from there.
         self._threaded = [(counts, bolt) for counts, bolt in self._bolts if bolt.has_thread]
@@ -91,6 +97,10 @@ class Counters:
             for call_us in bolt.take_thread_calls_us():
                 counts.busy_us += call_us
                 self._meters.of(bolt.task).add_call(call_us)
+        for component, output in self._timed_outputs:
+            if output.clock is not None and output.clock.behind_ms:
+                edge = self.edge(component, output.stream, output.subscriber)
+                edge.note_behind(output.clock.behind_ms, output.mark_source.task)
         for metrics in self._task_set.metrics.values():
             self._sampled += metrics.take_others()
 
