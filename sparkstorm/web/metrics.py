@@ -95,7 +95,7 @@ FAMILIES = (
         "ratio",
     ),
     Family("backlog_bytes", "gauge", "Bytes that wait in the streams of a component.", "bytes"),
-    Family("backlog_tuples", "gauge", "Tuples read and not executed yet, from heartbeats."),
+    Family("backlog_tuples", "gauge", "Tuples that were sent to a component and not executed yet."),
     Family(
         "backlog_age_seconds", "gauge", "Age of the oldest tree of which a tuple waits.", "seconds"
     ),
@@ -334,8 +334,7 @@ def _component(view: TopologyReport, component: ComponentReport) -> Found:
     for cause, share in recent.paused.items():
         yield "component_paused_ratio", "", {**labels, "cause": cause}, share
     yield "backlog_bytes", "", labels, component.backlog_bytes
-    if component.queued is not None:
-        yield "backlog_tuples", "", labels, component.queued
+    yield "backlog_tuples", "", labels, component.queued
     if component.queued_ms is not None:
         yield "backlog_age_seconds", "", labels, component.queued_ms / 1000
     if component.watermark_ms is not None:

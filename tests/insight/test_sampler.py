@@ -85,6 +85,24 @@ def test_counts_survive_killed_workers_and_a_rebalance() -> None:
         assert view.components["count"].counts.executed == 200
 
 
+def test_rows_that_wait_for_a_worker_that_is_not_there_are_counted() -> None:
+    with watched() as run:
+        run.feed(4)
+        assert run.sampler.topology("words").components["count"].queued == 0
+        topology = run.cluster.topology()
+        source = topology.worker_of("lines")
+        next(each for each in topology.workers if each is not source).kill()
+        for number in range(100):
+            run.spout.feed([f"word{number}"])
+        run.cluster.advance(ms=1)  # it is started again within five
+        run.sampler.step()
+        view = run.sampler.topology("words").components
+        waits = view["split"].counts.emitted - view["count"].counts.executed
+        assert view["count"].queued == waits > 0
+        run.feed(1)
+        assert run.sampler.topology("words").components["count"].queued == 0
+
+
 def test_failures_are_counted_by_cause_and_the_component_is_named() -> None:
     with watched() as run:
         run.feed(10, "bad word")

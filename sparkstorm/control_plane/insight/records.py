@@ -113,7 +113,7 @@ class ComponentReport:
     pending: int
     held: int
     backlog_bytes: int
-    queued: int | None
+    queued: int  # rows sent to it and not executed
     queued_ms: int | None
     execute_us: Mapping[str, float]  # p50, p95, p99 of its slowest executor
     process_us: Mapping[str, float]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.failure import Failure
-from sparkstorm.common.model.heartbeats import NO_COUNTS, Counts, WorkerBeat, added, counts_of
+from sparkstorm.common.model.heartbeats import (
+    NO_COUNTS,
+    Counts,
+    TaskBeat,
+    WorkerBeat,
+    added,
+    counts_of,
+)
 from sparkstorm.common.model.values.metric_values import MetricKind, MetricValue, quantile
 from sparkstorm.common.model.values.metric_values import merged as merged_metrics
 from sparkstorm.control_plane.insight.health import Health
@@ -224,7 +231,7 @@ def _component(parts: _Parts, name: str, health: Health) -> ComponentReport:
         pending=sum(count.pending for count in counts),
         held=sum(count.held for count in counts),
         backlog_bytes=sum(parts.look.backlog_by_task.get(task, 0) for task in tasks),
-        queued=sum(beat.queued for beat in beats) if beats else None,
+        queued=_waiting(parts.merged, name, beats),
         queued_ms=max((beat.queued_ms for beat in beats), default=None),
         watermark_ms=min(
             (beat.watermark_ms for beat in beats if beat.watermark_ms is not None), default=None
@@ -245,6 +252,21 @@ def _component(parts: _Parts, name: str, health: Health) -> ComponentReport:
             (error_view(error) for error in parts.reading.errors if error.component == name), None
         ),
     )
+
+
+def _waiting(merged: Progress, component: str, beats: Sequence[TaskBeat]) -> int:
+    """Return how many rows wait for a component.
+
+    By what was sent to it and not taken in, since a worker that is dead or starts sends no
+    heartbeat; by heartbeats, which have tries that are put off. What a worker has read and not
+    committed is in both: the larger one counts.
+    """
+    unread = sum(
+        max(0, flow.sent - flow.consumed)
+        for (_, _, receiver), flow in merged.edges.items()
+        if receiver == component
+    )
+    return max(unread, sum(beat.queued for beat in beats))
 
 
 def _slowest(latencies: list[Mapping[str, float]]) -> Mapping[str, float]:
