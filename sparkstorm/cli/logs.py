@@ -315,17 +315,21 @@ def stacks(arguments: argparse.Namespace) -> int:
 
 
 def stacks_text(stack_counts: Stacks, most: int = 20) -> str:
-    """Return the innermost calls of a worker's threads, those that use most CPU first."""
-    sums: dict[tuple[str, str], list[int]] = {}
+    """Return where a worker's threads are, those that use most CPU first: lines of user code, and
+    the innermost calls.
+    """
+    sums: dict[tuple[str, str, str], list[int]] = {}
     for stack in stack_counts.stacks:
-        figures = sums.setdefault((stack.thread, stack.calls[-1] if stack.calls else "-"), [0, 0])
+        place = stack.thread, stack.user, stack.calls[-1] if stack.calls else "-"
+        figures = sums.setdefault(place, [0, 0])
         figures[0] += stack.samples
         figures[1] += stack.cpu_us
     order = sorted(sums.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))[:most]
     of = max(1, stack_counts.samples)
     rows = [
-        (shown(thread), f"{count / of:.0%}", f"{us / 1000:,.0f}", shown(call))
-        for (thread, call), (count, us) in order
+        (shown(thread), f"{count / of:.0%}", f"{us / 1000:,.0f}", shown(user) or "-", shown(call))
+        for (thread, user, call), (count, us) in order
     ]
     head = f"{stack_counts.slot}: {stack_counts.samples:,} samples in {stack_counts.seconds:g} s"
-    return f"{head}\n\n{table(('thread', 'samples', 'CPU ms', 'inside of'), rows, columns())}"
+    titles = ("thread", "samples", "CPU ms", "user code", "inside of")
+    return f"{head}\n\n{table(titles, rows, columns())}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -10,6 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from sparkstorm.api import BasicBolt, BasicOutputCollector, TopologyBuilder, Tuple
+from sparkstorm.cli.logs import stacks_text
 from sparkstorm.client.looks.stacks import Stack, Stacks, look, merged
 from sparkstorm.client.looks.taps import Sample, _read
 from sparkstorm.common.errors import StoreUnavailableError
@@ -19,9 +22,11 @@ from sparkstorm.data_plane.transport.local import LocalStore
 from sparkstorm.data_plane.transport.local_reader import LocalReader
 from sparkstorm.extensions.tracing.stacks import OTHER, StackTap, calls_of
 from sparkstorm.notebook.flame_graph import boxes, flame_graph
+from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.insight.watched import watched
 
 HOSTILE = "</title><script>alert(1)</script>\x1b\ud800"
+TAPS: list[StackTap] = []
 FOUND = Stacks(
     "node1:6700",
     2.0,
@@ -110,10 +115,34 @@ def test_a_worker_of_a_simulation_shows_its_stack_while_somebody_looks() -> None
         assert found.samples >= 2 and found.stacks
 
 
+class Looks(BasicBolt):
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        json.loads("1", parse_int=lambda text: TAPS[0].sample())
+
+
+def test_the_task_and_line_of_user_code_are_named_under_calls_of_libraries() -> None:
+    TAPS.append(tap := StackTap("n:1", lambda: 5))
+    spout, builder = FeederSpout(["n"]), TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("looks", Looks()).shuffle_grouping("spout")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        spout.feed([1])
+        cluster.run_until_idle()
+    TAPS.clear()
+    [[data]] = tap.take().values()
+    found = merged("n:1", 1, [_read(data) or Sample(0, 0, {})])
+    [mine] = [each for each in found.stacks if each.user]
+    assert mine.user.startswith("looks#2 (test_stacks.py, line ")
+    assert mine.user.endswith(': json.loads("1", parse_int=lambda text: TAPS[0].sample()))')
+    assert any("(json/decoder.py" in call for call in mine.calls)
+    assert mine.user in stacks_text(found)
+
+
 def test_the_rarest_stacks_become_one_and_none_is_lost() -> None:
     tap = StackTap("n:1", lambda: 5, frames=dict)
     tap.follow(tap.names)
-    tap._found = {("t", (f"call {n}",)): [n + 1, 0] for n in range(1_000)}
+    tap._found = {("t", (f"call {n}",), ""): [n + 1, 0] for n in range(1_000)}
     [[data]] = tap.take().values()
     found = merged("n:1", 1, [_read(data) or Sample(0, 0, {})])
     assert (
@@ -127,19 +156,20 @@ def test_what_no_worker_writes_is_passed_over() -> None:
     rows = [
         None,
         [],
-        ["t", ["a"], 1],
-        ["t", "a", 1, 1],
-        ["t", [1], 1, 1],
-        ["t", ["a"], True, 1],
-        ["t", ["a"], -1, 1],
-        ["t", ["a"], 1, -1],
+        ["t", ["a"], 1, 1],
+        ["t", "a", 1, 1, ""],
+        ["t", [1], 1, 1, ""],
+        ["t", ["a"], True, 1, ""],
+        ["t", ["a"], -1, 1, ""],
+        ["t", ["a"], 1, -1, ""],
+        ["t", ["a"], 1, 1, 5],
     ]
     samples = [
         Sample(0, 0, {"count": 1, "stacks": rows}),
         Sample(0, 0, {"count": "1", "stacks": []}),
         Sample(0, 0, {"stacks": 7}),
     ]
-    samples.append(Sample(0, 0, {"count": 0, "stacks": [["\ud800" * 999, ["\ud800"], 0, 0]]}))
+    samples.append(Sample(0, 0, {"count": 0, "stacks": [["\ud800" * 999, ["\ud800"], 0, 0, ""]]}))
     found = merged("n:1", 1, samples)
     assert found.samples == 1 and found.stacks == (Stack("\\ud800" * 300, ("\\ud800",), 0, 0),)
 

@@ -28,6 +28,8 @@ class Stack:
     calls: tuple[str, ...]
     samples: int
     cpu_us: int
+    # component, task and line of user code that it is inside of; empty where it is in none
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,41 +73,48 @@ def look(store: TapStore, slot: str, seconds: float, patience_s: float = _PATIEN
 
 def merged(slot: str, seconds: float, sample_list: Iterable[Sample]) -> Stacks:
     """Add up what a worker has published; values that no worker writes are passed over."""
-    count = 0
-    sums = dict[tuple[str, tuple[str, ...]], list[int]]()
+    sampled = 0
+    sums = dict[tuple[str, tuple[str, ...], str], list[int]]()
     for sample in sample_list:
         number = sample.values.get("count")
         stacks = sample.values.get("stacks")
         if type(number) is not int or not isinstance(stacks, list):
             continue
-        count += max(0, number)
+        sampled += max(0, number)
         for row in stacks:
             if (stack := _stack(row)) is not None and len(sums) < _MOST_STACKS:
-                figures = sums.setdefault((stack.thread, stack.calls), [0, 0])
+                figures = sums.setdefault((stack.thread, stack.calls, stack.user), [0, 0])
                 figures[0] += stack.samples
                 figures[1] += stack.cpu_us
-    made = [Stack(thread, calls, *figures) for (thread, calls), figures in sums.items()]
+    made = [
+        Stack(thread, calls, count, cpu_us, user)
+        for (thread, calls, user), (count, cpu_us) in sums.items()
+    ]
     return Stacks(
         slot,
         seconds,
-        count,
-        tuple(sorted(made, key=lambda stack: (-stack.samples, stack.thread, stack.calls))),
+        sampled,
+        tuple(
+            sorted(made, key=lambda stack: (-stack.samples, stack.thread, stack.calls, stack.user))
+        ),
     )
 
 
 def _stack(row: object) -> Stack | None:
-    if not isinstance(row, list | tuple) or len(row) != 4:
+    if not isinstance(row, list | tuple) or len(row) != 5:
         return None
-    thread, calls, number, cpu_us = row
+    thread, calls, number, cpu_us, user = row
     if (
         type(thread) is not str
+        or type(user) is not str
         or not isinstance(calls, list | tuple)
         or any(type(call) is not str for call in calls)
     ):
         return None
     if type(number) is not int or type(cpu_us) is not int or number < 0 or cpu_us < 0:
         return None
-    return Stack(_kept(thread), tuple(map(_kept, calls[:_MOST_CALLS])), number, cpu_us)
+    called = tuple(map(_kept, calls[:_MOST_CALLS]))
+    return Stack(_kept(thread), called, number, cpu_us, _kept(user))
 
 
 def _kept(name: str) -> str:

@@ -6,7 +6,7 @@ samples it has the CPU time that the thread has used (Linux), by which work and 
 distinguished.
 
 Law: nothing runs without an open tap, and no value of a variable leaves the process: names of
-functions, files and lines only. Left out: py-spy, which sees C frames and needs no help of the
+functions, files, components and lines only. Left out: py-spy, which sees C frames and needs no help of the
 process, but the right to trace it: that is root's, or a setting of the kernel's and the
 container's, on every host (docs/dependencies.md). A sample is taken when the sampling thread gets
 Python's lock, so a call of C code that holds it is seen at its end, in the Python line that made
@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from sparkstorm.common.model.values.tagged import to_json
+from sparkstorm.data_plane.executor.user_traceback import busy_in
 from sparkstorm.data_plane.transport.keys import stacks_name
 
 # Fifty a second: some 0.1 ms each, half a percent of a core. Half as often a client waits twice as
@@ -32,8 +33,8 @@ _DEEPEST = 100
 _MOST_NAME = 160
 _MOST_STACKS = 400  # in one publication; the rarer ones become one of the name OTHER
 OTHER = "(other stacks)"
-Stack = tuple[str, tuple[str, ...]]
-"""Name of the thread, and its calls, outermost first."""
+Stack = tuple[str, tuple[str, ...], str]
+"""Name of the thread, its calls, outermost first, and the component, task and line of user code."""
 
 
 class StackTap:
@@ -82,10 +83,12 @@ class StackTap:
         most = sorted(taken.items(), key=lambda item: -item[1][0])
         rest = most[_MOST_STACKS:]
         stacks = [
-            [thread, list(calls), *figures] for (thread, calls), figures in most[:_MOST_STACKS]
+            [thread, list(calls), *figures, user]
+            for (thread, calls, user), figures in most[:_MOST_STACKS]
         ]
         if rest:
-            stacks.append([OTHER, [], *(sum(figures[n] for _, figures in rest) for n in (0, 1))])
+            sums = (sum(figures[n] for _, figures in rest) for n in (0, 1))
+            stacks.append([OTHER, [], *sums, ""])
         record = {
             "task": 0,
             "time_ms": self._now_ms(),
@@ -104,7 +107,7 @@ class StackTap:
                     continue
                 thread = threads.get(ident)
                 name = shown_name(thread.name if thread else str(ident))
-                figures = self._found.setdefault((name, calls_of(frame)), [0, 0])
+                figures = self._found.setdefault((name, calls_of(frame), user_of(frame)), [0, 0])
                 figures[0] += 1
                 figures[1] += self._cpu_us(ident, thread.native_id if thread else None)
 
@@ -144,6 +147,14 @@ def calls_of(frame: FrameType | None) -> tuple[str, ...]:
         calls.append(shown_name(f"{getattr(code, 'co_qualname', code.co_name)} ({file}{line})"))
         frame = frame.f_back
     return tuple(reversed(calls))
+
+
+def user_of(frame: FrameType) -> str:
+    """Return the component, task and line of user code that a stack is inside of; empty where it is
+    inside of none.
+    """
+    busy = busy_in(frame)
+    return shown_name(f"{busy.component}#{busy.task}{busy.place}") if busy and busy.place else ""
 
 
 def shown_name(name: str) -> str:
