@@ -9,7 +9,8 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Unpack
 
@@ -20,11 +21,18 @@ from sparkstorm.connectors.file_folders import raise_lasting
 from sparkstorm.connectors.file_sinks import FileSink, FileSizes, delete_file, named_columns
 from sparkstorm.connectors.patience import SECRETS, holds_secret
 
+_STAGED = "staged-"  # begins the name of a file that never becomes one of the table's
+_GONE = "__gone"
+
 
 class TableSizes(FileSizes, total=False):
-    """Sizes of a TableSink, with the number of small files that are merged (32)."""
+    """Options of a TableSink: sizes, the number of small files that are merged (32), the columns by
+    which a table is partitioned that the sink makes, and the key of its rows.
+    """
 
     compact_files: int
+    partition_by: str | Sequence[str]
+    key: str | Sequence[str]
 
 
 class TableSink(FileSink):
@@ -32,9 +40,10 @@ class TableSink(FileSink):
     table's log.
 
     The log has the number of each task's last epoch, so a commit that is repeated changes nothing.
-    A subclass opens the table (`_make_table`, `_newest_table`), finds the place of its files
-    (`_find_target`), reads and writes its log (`_last_epoch`, `_append`) and merges small files
-    (`_compact`).
+    With a key, and into a partitioned table, the file is staged, and the table's library writes its
+    rows in that entry. A subclass opens the table (`_make_table`, `_newest_table`), finds the place
+    of its files (`_find_target`), reads and writes its log (`_last_epoch`, `_append`, `_write`) and
+    merges small files (`_compact`).
     """
 
     def __init__(
@@ -43,10 +52,29 @@ class TableSink(FileSink):
         schema: Any,
         *,
         compact_files: int = 32,
+        partition_by: str | Sequence[str] = (),
+        key: str | Sequence[str] = (),
         **sizes: Unpack[FileSizes],
     ) -> None:
         super().__init__(table, "parquet", schema, **sizes)
         self._compact_files = compact_files
+        self._partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
+        self._key = [key] if isinstance(key, str) else [*key]
+        columns: Any = self._schema
+        sink = type(self).__name__
+        for option, names in (("partition_by", self._partition_by), ("key", self._key)):
+            if absent := [name for name in names if name not in columns.names]:
+                raise InvalidConfigError(
+                    f"{sink}: {option} names {absent[0]!r:.60}; the columns are {', '.join(columns.names)}"
+                )
+            if nested := [name for name in names if columns.field(name).type.num_fields]:
+                raise InvalidConfigError(
+                    f"{sink}: {option} names '{nested[0]}', which is {columns.field(nested[0]).type}"
+                )
+        for name in self._key:  # a row without its key is parked
+            place = columns.get_field_index(name)
+            columns = columns.set(place, columns.field(name).with_nullable(False))
+        self._schema = columns
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
         """Name this task in the table's log, and its files."""
@@ -55,11 +83,13 @@ class TableSink(FileSink):
         self._is_first = context.task_index == 0
         self._commits = 0
         self._table: Any = None
+        self._is_rewritten = bool(self._key)
 
     def _prepare(self, epoch: int) -> Any:
         """Write the epoch's file; return [name, bytes, rows]."""
         system, root = self._target()
-        name = f"{self._prefix}{epoch:020d}.{uuid.uuid4().hex}.parquet"
+        staged = _STAGED if self._is_rewritten else ""
+        name = f"{staged}{self._prefix}{epoch:020d}.{uuid.uuid4().hex}.parquet"
         rows = self._count_rows()
         system.create_dir(root, recursive=True)
         try:
@@ -70,13 +100,22 @@ class TableSink(FileSink):
         return [name, size, rows]
 
     def _commit(self, epoch: int, *prepared: Any) -> None:
-        """Name the file and the epoch in one entry of the table's log."""
+        """Name the file and the epoch in one entry of the table's log, or write its rows in that
+        entry.
+        """
         name, size, rows = prepared
+        is_staged = str(name).startswith(_STAGED)
         table = self._newest_table()
         if self._last_epoch(table) >= epoch:
+            if is_staged:
+                delete_file(self._target()[0], self._require_name(name))
             return
-        self._require_file(str(name), epoch)
-        self._append(table, epoch, name, size, rows)
+        path = self._require_file(name, epoch)
+        if is_staged:
+            self._write(table, epoch, self._newest_rows(path))
+            delete_file(self._target()[0], path)
+        else:
+            self._append(table, epoch, name, size, rows)
         self._commits += 1
         # a look reads the whole log
         if self._is_first and self._commits % max(1, self._compact_files // 4) == 0:
@@ -92,7 +131,7 @@ class TableSink(FileSink):
                     f"{self._path}: the table is gone, and with it what was written up to epoch {epoch}; restore it, or kill the "
                     "topology and submit it again for a new one"
                 )
-            table_schema, is_partitioned = self._make_table()
+            table_schema, partitions = self._make_table()
             schema: Any = self._schema
             if [(f.name, _plain(f.type)) for f in table_schema] != [
                 (f.name, _plain(f.type)) for f in schema
@@ -100,10 +139,12 @@ class TableSink(FileSink):
                 raise InvalidConfigError(
                     f"{self._path}: the table has the columns {named_columns(table_schema)}, the sink {named_columns(schema)}"
                 )
-            if is_partitioned:
+            if self._partition_by and partitions != self._partition_by:
                 raise InvalidConfigError(
-                    f"{self._path}: {type(self).__name__} writes no partitioned tables"
+                    f"{self._path}: the table is partitioned by {', '.join(partitions) or 'nothing'}, the sink by "
+                    f"{', '.join(self._partition_by)}; drop partition_by, which is for tables that the sink makes"
                 )
+            self._is_rewritten = bool(self._key or partitions)
         super().recover(epoch, prepared)
 
     def last_epoch(self) -> int | None:
@@ -113,7 +154,7 @@ class TableSink(FileSink):
 
     def _recover(self, epoch: int) -> None:
         """Delete what was staged for epochs that no log names: neither the store's, which may have
-        lost some, nor the table's.
+        lost some, nor the table's. What was staged for rows to be written is of no use any more.
         """
         from pyarrow import fs
 
@@ -121,21 +162,56 @@ class TableSink(FileSink):
         epoch = max(epoch, self._last_epoch(self._newest_table()))
         for info in system.get_file_info(fs.FileSelector(root, allow_not_found=True)):
             number = info.base_name.removeprefix(self._prefix).partition(".")[0]
-            if info.base_name.startswith(self._prefix) and number.isdigit() and int(number) > epoch:
+            is_ahead = number.isdigit() and int(number) > epoch
+            if info.base_name.startswith(_STAGED + self._prefix) or (
+                info.base_name.startswith(self._prefix) and is_ahead
+            ):
                 delete_file(system, info.path)
 
-    def _require_file(self, name: str, epoch: int) -> None:
-        """Refuse a name from the store that is no file of this task."""
+    def _require_name(self, name: Any) -> str:
+        """Return the path of a file that the store names; refuse a name that is none of this
+        task's.
+        """
+        if not str(name).removeprefix(_STAGED).startswith(self._prefix) or "/" in str(name):
+            raise StoreInconsistentError(f"the store names {name!r:.80} as a file of {self._path}")
+        return f"{self._target()[1]}/{name}"
+
+    def _require_file(self, name: Any, epoch: int) -> str:
+        """Return the path of an epoch's file, which must be there."""
         from pyarrow import fs
 
-        system, root = self._target()
-        if not name.startswith(self._prefix) or "/" in name:
-            raise StoreInconsistentError(f"the store names {name!r:.80} as a file of {self._path}")
-        if system.get_file_info(f"{root}/{name}").type != fs.FileType.File:
+        path = self._require_name(name)
+        if self._target()[0].get_file_info(path).type != fs.FileType.File:
             raise StoreInconsistentError(
                 f"{self._path}: epoch {epoch} was staged as {name}, which is not there any more; restore it, or kill the topology "
                 "and submit it again"
             )
+        return path
+
+    def _newest_rows(self, path: str) -> Any:
+        """Return the rows of a staged file, with a key the last one of each."""
+        import pyarrow.parquet as pq
+
+        with self._target()[0].open_input_file(path) as file:
+            rows = pq.read_table(file)
+        if not self._key:
+            return rows
+        columns = [rows.column(name).to_pylist() for name in self._key]
+        last = {key: place for place, key in enumerate(zip(*columns, strict=True))}
+        return rows.take(sorted(last.values()))
+
+    def _split(self, rows: Any) -> tuple[Any, Any]:
+        """Return the rows to write, and the tombstones: rows with a key and None in every other
+        column.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        others = [name for name in rows.column_names if name not in self._key]
+        gone = pa.array([bool(others)] * rows.num_rows, pa.bool_())
+        for name in others:
+            gone = pc.and_(gone, pc.is_null(rows.column(name)))
+        return rows.filter(pc.invert(gone)), rows.filter(gone)
 
     @contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -154,9 +230,9 @@ class TableSink(FileSink):
         """Return whether the table is there."""
         raise NotImplementedError
 
-    def _make_table(self) -> tuple[Any, bool]:
-        """Make the table, if it is not there; return its columns as an Arrow schema, and whether it
-        is partitioned.
+    def _make_table(self) -> tuple[Any, list[str]]:
+        """Make the table, if it is not there; return its columns as an Arrow schema, and what it is
+        partitioned by.
         """
         raise NotImplementedError
 
@@ -170,6 +246,12 @@ class TableSink(FileSink):
 
     def _append(self, table: Any, epoch: int, name: str, size: int, rows: int) -> None:
         """Write the log's entry of a file and its epoch."""
+        raise NotImplementedError
+
+    def _write(self, table: Any, epoch: int, rows: Any) -> None:
+        """Write rows and the log's entry of their epoch; with a key each takes the place of the one
+        with the same key, and a tombstone deletes it.
+        """
         raise NotImplementedError
 
     def _compact(self, table: Any) -> None:
@@ -186,10 +268,13 @@ class DeltaSink(TableSink):
     An epoch is one Parquet file, which is written first and is part of the table once the table's
     log names it. The same entry of the log has the epoch as transaction (`txn`: application id
     `sparkstorm/<topology>/<component>/<task>`, version), so a commit that is repeated changes
-    nothing. A table that is not there is made with the columns of `schema`; partitioned tables are
-    not written. When `compact_files` files below half of `target_bytes` have come together, the
-    first task merges them in its own entry, as `OPTIMIZE` does; `VACUUM` is left to you.
-    `storage_options` are delta-rs' and hold no secrets: those come from the environment.
+    nothing. A table that is not there is made with the columns of `schema`, partitioned by the
+    columns `partition_by`. When `compact_files` files below half of `target_bytes` have come
+    together, the first task merges them in its own entry, as `OPTIMIZE` does; `VACUUM` is left to
+    you. `storage_options` are delta-rs' and hold no secrets: those come from the environment.
+
+    With `key`, a column or several, a row takes the place of the one with the same key (`MERGE`),
+    and a tombstone, which is a row with a key and None in every other column, deletes it.
     """
 
     def __init__(
@@ -218,7 +303,7 @@ class DeltaSink(TableSink):
     def _has_table(self) -> bool:
         return bool(_deltalake().DeltaTable.is_deltatable(self._path, self._storage))
 
-    def _make_table(self) -> tuple[Any, bool]:
+    def _make_table(self) -> tuple[Any, list[str]]:
         import pyarrow as pa
 
         delta = _deltalake()
@@ -227,12 +312,16 @@ class DeltaSink(TableSink):
         try:
             if not self._has_table():
                 delta.DeltaTable.create(
-                    self._path, self._schema, mode="ignore", storage_options=self._storage
+                    self._path,
+                    self._schema,
+                    mode="ignore",
+                    partition_by=self._partition_by or None,
+                    storage_options=self._storage,
                 )
         except delta.exceptions.SchemaMismatchError as error:
             raise InvalidConfigError(f"{self._path}: {error}") from error
         table = self._newest_table()
-        return pa.schema(table.schema().to_arrow()), bool(table.metadata().partition_columns)
+        return pa.schema(table.schema().to_arrow()), list(table.metadata().partition_columns)
 
     def _newest_table(self) -> Any:
         if self._table is None:
@@ -244,18 +333,45 @@ class DeltaSink(TableSink):
         return table.transaction_version(f"sparkstorm/{self._name}") or 0
 
     def _append(self, table: Any, epoch: int, name: str, size: int, rows: int) -> None:
-        from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction
 
         action = AddAction(
             name, size, {}, time.time_ns() // 1_000_000, True, json.dumps({"numRecords": rows})
         )
-        properties = CommitProperties(
-            app_transactions=[Transaction(f"sparkstorm/{self._name}", epoch)]
-        )
         table.create_write_transaction(
-            [action], "append", table.schema(), commit_properties=properties
+            [action], "append", table.schema(), commit_properties=self._entry(epoch)
         )
+
+    def _entry(self, epoch: int) -> Any:
+        from deltalake import CommitProperties, Transaction
+
+        return CommitProperties(app_transactions=[Transaction(f"sparkstorm/{self._name}", epoch)])
+
+    def _write(self, table: Any, epoch: int, rows: Any) -> None:
+        if not self._key:
+            _deltalake().write_deltalake(
+                table, rows, mode="append", commit_properties=self._entry(epoch)
+            )
+            return
+        import pyarrow as pa
+
+        live, gone = self._split(rows)
+        source = pa.concat_tables(
+            part.append_column(_GONE, pa.array([is_gone] * part.num_rows, pa.bool_()))
+            for part, is_gone in ((live, False), (gone, True))
+        )
+        quoted = {name: f'"{name.replace(chr(34), chr(34) * 2)}"' for name in rows.column_names}
+        taken = {quoted[name]: f"s.{quoted[name]}" for name in rows.column_names}
+        merge = table.merge(
+            source,
+            " AND ".join(f"t.{quoted[name]} = s.{quoted[name]}" for name in self._key),
+            source_alias="s",
+            target_alias="t",
+            commit_properties=self._entry(epoch),
+        )
+        merge.when_matched_delete(f"s.{_GONE}").when_matched_update(taken).when_not_matched_insert(
+            taken, f"NOT s.{_GONE}"
+        ).execute()
 
     def _compact(self, table: Any) -> None:
         import pyarrow as pa
@@ -276,10 +392,13 @@ class IcebergSink(TableSink):
     names it. The same commit sets the table's property
     `sparkstorm-epoch.<topology>/<component>/<task>`, and the snapshot's summary names sink and
     epoch, so a commit that is repeated changes nothing. A table that is not there is made with the
-    columns of `schema`; partitioned tables are not written. When `compact_files` files below half
-    of `target_bytes` have come together, the first task merges them in its own snapshot;
-    expiring snapshots is left to you. `catalog` and `properties` are pyiceberg's; secrets come from
-    its environment variables (`PYICEBERG_CATALOG__<NAME>__...`) or its file.
+    columns of `schema`, partitioned by the columns `partition_by`; one that is partitioned by days
+    or buckets of a column is written too: make it beforehand. When `compact_files` files below half
+    of `target_bytes` have come together in a partition, the first task merges them in its own
+    snapshot; expiring snapshots is left to you. `key` is that of `DeltaSink`.
+
+    `catalog` and `properties` are pyiceberg's; secrets come from its environment variables
+    (`PYICEBERG_CATALOG__<NAME>__...`) or its file.
     """
 
     def __init__(
@@ -310,13 +429,24 @@ class IcebergSink(TableSink):
     def _has_table(self) -> bool:
         return bool(self._load_catalog().table_exists(self._path))
 
-    def _make_table(self) -> tuple[Any, bool]:
+    def _make_table(self) -> tuple[Any, list[str]]:
         catalog = self._load_catalog()
         if not self._has_table():
             catalog.create_namespace_if_not_exists(tuple(self._path.split(".")[:-1]))
-            catalog.create_table_if_not_exists(self._path, self._schema)
+            with (
+                catalog.create_table_transaction(self._path, self._schema) as making,
+                making.update_spec() as spec,
+            ):
+                for name in self._partition_by:
+                    spec.add_identity(name)
         table = self._open_table()
-        return table.schema().as_arrow(), not table.spec().is_unpartitioned()
+        schema = table.schema()
+        partitions = [
+            name if str(field.transform) == "identity" else f"{field.transform}({name})"
+            for field in table.spec().fields
+            for name in [schema.find_column_name(field.source_id)]
+        ]
+        return schema.as_arrow(), partitions
 
     def _newest_table(self) -> Any:
         return self._open_table().refresh()
@@ -327,23 +457,45 @@ class IcebergSink(TableSink):
     def _append(self, table: Any, epoch: int, name: str, size: int, rows: int) -> None:
         with table.transaction() as change:
             change.set_properties({f"sparkstorm-epoch.{self._name}": str(epoch)})
-            summary = {"sparkstorm-sink": self._name, "sparkstorm-epoch": str(epoch)}
-            change.add_files([self._location(name)], snapshot_properties=summary)
+            change.add_files([self._location(name)], snapshot_properties=self._summary(epoch))
+
+    def _summary(self, epoch: int) -> dict[str, str]:
+        return {"sparkstorm-sink": self._name, "sparkstorm-epoch": str(epoch)}
+
+    def _write(self, table: Any, epoch: int, rows: Any) -> None:
+        from pyiceberg.table.upsert_util import create_match_filter
+
+        summary = self._summary(epoch)
+        with table.transaction() as change:
+            change.set_properties({f"sparkstorm-epoch.{self._name}": str(epoch)})
+            if not self._key:
+                change.append(rows, summary)
+                return
+            live, gone = self._split(rows)
+            if gone.num_rows:
+                with warnings.catch_warnings():  # of tombstones whose rows are not there
+                    warnings.simplefilter("ignore", UserWarning)
+                    change.delete(create_match_filter(gone, self._key), summary)
+            if live.num_rows:
+                change.upsert(live, self._key, snapshot_properties=summary)
 
     def _compact(self, table: Any) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
         from pyiceberg.exceptions import CommitFailedException, ValidationException
-        from pyiceberg.table import _parquet_files_to_data_files
+        from pyiceberg.table import TableProperties, _parquet_files_to_data_files
 
         schema: Any = self._schema
         files = table.scan().plan_files()
-        small = [
-            scan.file
-            for scan in files
-            if scan.file.file_size_in_bytes < self._target_bytes // 2 and not scan.delete_files
-        ]
-        if len(small) < self._compact_files:
+        small_by_partition: dict[Any, list[Any]] = {}
+        for scan in files:
+            if scan.file.file_size_in_bytes < self._target_bytes // 2 and not scan.delete_files:
+                place = scan.file.spec_id, tuple(scan.file.partition)
+                small_by_partition.setdefault(place, []).append(scan.file)
+        small = max(small_by_partition.values(), key=len, default=[])
+        # pyiceberg finds the partition of a file by its least and greatest values
+        is_found = all(field.transform.preserves_order for field in table.spec().fields)
+        if len(small) < self._compact_files or not is_found:
             return
         parts = []
         for file in small:
@@ -353,13 +505,17 @@ class IcebergSink(TableSink):
         with table.io.new_output(location).create() as out:
             pq.write_table(pa.concat_tables(parts), out)
         try:
-            with table.transaction() as change, change.update_snapshot().overwrite() as merge:
-                for file in small:
-                    merge.delete_data_file(file)
-                for made in _parquet_files_to_data_files(
-                    change.table_metadata, [location], table.io
-                ):
-                    merge.append_data_file(made)
+            with table.transaction() as change:
+                if table.name_mapping() is None:  # the merged file's columns have no numbers
+                    mapping = table.schema().name_mapping.model_dump_json()
+                    change.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+                with change.update_snapshot().overwrite() as merge:
+                    for file in small:
+                        merge.delete_data_file(file)
+                    for made in _parquet_files_to_data_files(
+                        change.table_metadata, [location], table.io
+                    ):
+                        merge.append_data_file(made)
         except (CommitFailedException, ValidationException):  # another task has appended meanwhile
             table.io.delete(location)
 

@@ -67,10 +67,6 @@ def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
         match=r"/other: the table has the columns n string, the sink n int64, text string",
     ):
         feed(DeltaSink(tmp_path / "other", SCHEMA), ["n", "text"], [(1, "a")])
-    parted = pa.schema([("n", pa.int64()), ("text", pa.string())])
-    DeltaTable.create(str(tmp_path / "parted"), parted, partition_by=["n"])
-    with pytest.raises(WorkerFailedError, match="DeltaSink writes no partitioned tables"):
-        feed(DeltaSink(tmp_path / "parted", SCHEMA), ["n", "text"], [(1, "a")])
     with pytest.raises(
         InvalidConfigError,
         match="storage_options: AWS_SECRET_ACCESS_KEY holds a password or secret",
