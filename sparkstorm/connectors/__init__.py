@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from sparkstorm.connectors.spark_frame import send_frame as send_frame
     from sparkstorm.connectors.sql import SqlSource as SqlSource
     from sparkstorm.connectors.sql_sink import SqlSink as SqlSink
-    from sparkstorm.connectors.table_sinks import DeltaSink as DeltaSink
-    from sparkstorm.connectors.table_sinks import IcebergSink as IcebergSink
+    from sparkstorm.connectors.tables.delta import DeltaSink as DeltaSink
+    from sparkstorm.connectors.tables.iceberg import IcebergSink as IcebergSink
 
 __all__, __getattr__, __dir__ = lazy_names(
     globals(),
@@ -54,6 +54,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "sparkstorm.connectors.spark_frame": ["SparkFrame", "send_frame"],
         "sparkstorm.connectors.sql": ["SqlSource"],
         "sparkstorm.connectors.sql_sink": ["SqlSink"],
-        "sparkstorm.connectors.table_sinks": ["DeltaSink", "IcebergSink"],
+        "sparkstorm.connectors.tables.delta": ["DeltaSink"],
+        "sparkstorm.connectors.tables.iceberg": ["IcebergSink"],
     },
 )
