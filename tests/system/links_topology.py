@@ -114,14 +114,22 @@ def build(
     builder.set_bolt("to_sql", connectors.SqlSink(postgres, "copies", **pg), 2, inputs="tag")
     builder.set_bolt("to_redis", connectors.RedisSink(redis, "out", **rd), inputs="tag")
     builder.set_bolt("to_http", connectors.HttpSink(http, batch=200), inputs="tag")
+    keyed: dict[str, Any] = {"key": ["origin", "n"]}
+    builder.set_bolt(
+        "to_upsert", connectors.SqlSink(postgres, "upserted", **keyed, **pg), inputs="tag"
+    )
     columns: dict[str, Any] = {"schema": "origin string, n bigint", "flush_secs": 1}
     builder.set_bolt("to_s3", connectors.FileSink("s3://bucket/out", **columns), inputs="tag")
+    folders = connectors.FileSink("s3://bucket/folders", partition_by="origin", **columns)
+    builder.set_bolt("to_folders", folders, inputs="tag")
     builder.set_bolt(
         "to_delta",
         connectors.DeltaSink("s3://bucket/delta", compact_files=8, **columns),
         2,
         inputs="tag",
     )
+    merged = connectors.DeltaSink("s3://bucket/merged", partition_by="origin", **keyed, **columns)
+    builder.set_bolt("to_merge", merged, inputs="tag")
     to_iceberg = connectors.IcebergSink("links.rows", catalog="links", compact_files=8, **columns)
     builder.set_bolt("to_iceberg", to_iceberg, 2, inputs="tag")
     to_spark = connectors.SparkSink(Lines, {"path": f"{spark}/out"}, "origin string, n bigint")

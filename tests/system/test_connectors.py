@@ -79,6 +79,7 @@ class Servers:
         self.postgres.run(
             "CREATE TABLE events (id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n BIGINT)",
             "CREATE TABLE copies (origin TEXT NOT NULL, n BIGINT NOT NULL)",
+            "CREATE TABLE upserted (origin TEXT, n BIGINT, PRIMARY KEY (origin, n))",
         )
         admin = AdminClient({"bootstrap.servers": self.kafka.address})
         for topic in admin.create_topics([NewTopic("in", 3, 1), NewTopic("out", 2, 1)]).values():
@@ -181,6 +182,11 @@ class Servers:
             (origin, n) for origin, n in self.postgres.run("SELECT origin, n FROM copies")
         )
 
+    def out_of_upsert(self) -> Counter[tuple[str, int]]:
+        return Counter(
+            (origin, n) for origin, n in self.postgres.run("SELECT origin, n FROM upserted")
+        )
+
     def out_of_redis(self) -> Counter[tuple[str, int]]:
         with self.redis.client() as client:
             return Counter(
@@ -194,24 +200,34 @@ class Servers:
         return Counter((row["origin"], row["n"]) for _, body in kept for row in body)
 
     def out_of_s3(self) -> Counter[tuple[str, int]]:
-        pages = self.objects.get_paginator("list_objects_v2").paginate(
-            Bucket="bucket", Prefix="out/"
-        )
-        keys = [
-            each["Key"]
-            for page in pages
-            for each in page.get("Contents", [])
-            if each["Key"].endswith(".parquet")
-        ]
-        bodies = [self.objects.get_object(Bucket="bucket", Key=key)["Body"].read() for key in keys]
         return Counter(
             (row["origin"], row["n"])
-            for body in bodies
+            for _, body in self._parquet("out/")
             for row in pq.read_table(io.BytesIO(body)).to_pylist()
         )
 
+    def out_of_folders(self) -> Counter[tuple[str, int]]:
+        return Counter(
+            (key.split("/")[1].removeprefix("origin="), n)
+            for key, body in self._parquet("folders/origin=")
+            for n in pq.read_table(io.BytesIO(body))["n"].to_pylist()
+        )
+
+    def _parquet(self, prefix: str) -> Iterator[tuple[str, bytes]]:
+        """Key and content of each Parquet file below a prefix."""
+        pages = self.objects.get_paginator("list_objects_v2").paginate(
+            Bucket="bucket", Prefix=prefix
+        )
+        for page in pages:
+            for key in (each["Key"] for each in page.get("Contents", [])):
+                if key.endswith(".parquet"):
+                    yield key, self.objects.get_object(Bucket="bucket", Key=key)["Body"].read()
+
     def out_of_delta(self) -> Counter[tuple[str, int]]:
         return self._out_of_table("table = DeltaTable('s3://bucket/delta').to_pyarrow_table()")
+
+    def out_of_merge(self) -> Counter[tuple[str, int]]:
+        return self._out_of_table("table = DeltaTable('s3://bucket/merged').to_pyarrow_table()")
 
     def out_of_iceberg(self) -> Counter[tuple[str, int]]:
         return self._out_of_table(
@@ -351,7 +367,8 @@ def test_whatever_is_killed_every_sink_has_exactly_what_every_source_had(
         )
         outs = (
             servers.out_of_kafka, servers.out_of_sql, servers.out_of_redis, servers.out_of_http, servers.out_of_s3,
-            servers.out_of_spark, servers.out_of_delta, servers.out_of_iceberg,
+            servers.out_of_spark, servers.out_of_delta, servers.out_of_iceberg, servers.out_of_upsert,
+            servers.out_of_folders, servers.out_of_merge,
         )  # fmt: skip
         wait_for_all(job, outs, wanted)
         run.sight.close()
