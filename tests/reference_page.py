@@ -32,7 +32,8 @@ _HEAD = """# Public names
 
 Every public name with its signature and docstring, by module. Written from the sources by
 `python -m tests.reference_page`; a test compares them. [The API](api.md) explains how they go
-together, [the configuration keys](configuration.md) have a page of their own.
+together, [the configuration keys](configuration.md) have a page of their own. Methods that a
+class has from a base of `sparkstorm.api` are at that base.
 """
 _WIDTH = 98
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -76,10 +77,35 @@ def _definitions(module: str) -> Iterator[tuple[str, ast.stmt, str]]:
                 yield target.id, node, textwrap.dedent(doc).strip()
 
 
-def _find(module: str, name: str) -> tuple[ast.stmt, str]:
-    """Return a name's statement and docstring, wherever it is defined."""
-    definitions = {defined_name: (node, doc) for defined_name, node, doc in _definitions(module)}
-    return definitions[name] if name in definitions else _find(*_imported(module)[name])
+def _find(module: str, name: str) -> tuple[str, ast.stmt, str]:
+    """Return where a name is defined, its statement and its docstring."""
+    for defined_name, node, doc in _definitions(module):
+        if defined_name == name:
+            return module, node, doc
+    return _find(*_imported(module)[name])
+
+
+def _methods(node: ast.ClassDef) -> dict[str, _Function]:
+    return {
+        statement.name: statement for statement in node.body if isinstance(statement, _Function)
+    }
+
+
+def _inherited(module: str, node: ast.ClassDef) -> set[str]:
+    """Return the methods that the public bases of a class in `sparkstorm.api` have: the page
+    explains them there.
+    """
+    names: set[str] = set()
+    for base in map(ast.unparse, node.bases):
+        name = base.partition("[")[0]
+        try:
+            origin, found, _ = _find(module, name)
+        except KeyError:  # of another package
+            continue
+        if isinstance(found, ast.ClassDef):
+            names |= _inherited(origin, found)
+            names |= set(_methods(found)) if name in public_names("sparkstorm.api") else set()
+    return names
 
 
 def public_names(module: str) -> list[str]:
@@ -109,11 +135,10 @@ def _is(node: _Function, decorator: str) -> bool:
     )
 
 
-def _of_class(node: ast.ClassDef) -> tuple[str, list[str]]:
+def _of_class(module: str, node: ast.ClassDef) -> tuple[str, list[str]]:
     """Return how a class is called, and its own public methods, each a line of a list."""
-    methods = {
-        statement.name: statement for statement in node.body if isinstance(statement, _Function)
-    }
+    methods = _methods(node)
+    inherited = _inherited(module, node)
     made = methods.get("__init__")
     if made is not None:
         called = _signature(node.name, made, is_method=True).removesuffix(" -> None")
@@ -130,7 +155,7 @@ def _of_class(node: ast.ClassDef) -> tuple[str, list[str]]:
     lines = []
     for name, method in methods.items():
         doc = (ast.get_docstring(method) or "").partition("\n\n")[0]
-        if name.startswith("_") or not doc or _is(method, "setter"):
+        if name.startswith("_") or name in inherited or not doc or _is(method, "setter"):
             continue
         is_attribute = _is(method, "property")
         shown = name if is_attribute else _signature(name, method, is_method=True)
@@ -152,10 +177,10 @@ def _text(doc: str) -> str:
 
 
 def _entry(module: str, name: str) -> list[str]:
-    node, doc = _find(module, name)
+    origin, node, doc = _find(module, name)
     methods: list[str] = []
     if isinstance(node, ast.ClassDef):
-        called, methods = _of_class(node)
+        called, methods = _of_class(origin, node)
     elif isinstance(node, _Function):
         called = _signature(name, node, is_method=False)
     else:
