@@ -17,6 +17,7 @@ from sparkstorm.extensions.laboratory.network import Network, predict
 from sparkstorm.extensions.laboratory.results import Sweep, latex
 from sparkstorm.extensions.laboratory.scene import Scene, compare, former_slots, moved
 from sparkstorm.extensions.laboratory.sweeps import sweep
+from sparkstorm.extensions.laboratory.traces import from_alibaba, from_google
 
 __all__ = [
     "CLUSTERS",
@@ -33,6 +34,8 @@ __all__ = [
     "compare",
     "costs",
     "former_slots",
+    "from_alibaba",
+    "from_google",
     "generate",
     "latex",
     "moved",

@@ -1,0 +1,197 @@
+"""Scenes out of public cluster traces: machines and jobs of Alibaba's cluster-trace-v2018 and of Google's
+ClusterData2019. PURE: lines in, a scene out.
+
+Neither trace has traffic, so topologies have no measurements: what a component asks for is what the
+scheduler of resources goes by. Both traces scale memory to their largest machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.control_plane.scheduling.records import (
+    ComponentView,
+    InputView,
+    SupervisorView,
+    TopologyView,
+)
+from sparkstorm.extensions.laboratory.scene import Scene
+
+_CPU_KEY = "topology.component.cpu.pcore.percent"
+_MEMORY_KEY = "topology.component.resources.onheap.memory.mb"
+_UPTIME_MS = 3_600_000
+_MACHINE = (
+    "machine_id",
+    "time_stamp",
+    "failure_domain_1",
+    "failure_domain_2",
+    "cpu_num",
+    "mem_size",
+)
+_TASK = ("task_name", "instance_num", "job_name", "task_type", "status", "start_time", "end_time")
+_GOOGLE_CORES = 64.0  # of the machine with the capacity 1.0: the trace does not say
+# "M1" and "R3_1_2": stage 1, and stage 3 behind 1 and 2. Other tasks of a job depend on none.
+_STAGE = re.compile(r"[A-Za-z]+(\d+)((?:_\d+)*)$")
+
+
+def from_alibaba(
+    machines: Iterable[str],
+    tasks: Iterable[str],
+    jobs: int = 10,
+    memory_mb: float = 96 * 1024.0,
+    most_executors: int = 64,
+    slots: int = 16,
+) -> Scene:
+    """Return the machines of `machine_meta.csv` and the first jobs of `batch_task.csv`.
+
+    A job is a topology: its tasks are components, their instances executors, and their names
+    ("R3_1_2": behind 1 and 2) the streams. `plan_cpu` is percent of a core, `plan_mem` a share of
+    100 of `memory_mb`, the largest machine. A job of more than `most_executors` instances has
+    fewer of each task, in proportion. A rack is the second failure domain.
+    """
+    supervisors: dict[str, SupervisorView] = {}
+    for line, row in _rows("machine_meta.csv", machines, _MACHINE):
+        name = row[0]  # a machine has a line for each change of its status; the last one counts
+        cpu, memory = _numbers("machine_meta.csv", line, row[4:6])
+        supervisors[name] = _machine(name, row[3], slots, cpu * 100, memory / 100 * memory_mb)
+    rows_by_job: dict[str, list[tuple[str, int, float, float]]] = {}
+    for line, row in _rows("batch_task.csv", tasks, _TASK):
+        if row[2] not in rows_by_job and len(rows_by_job) >= jobs:
+            continue
+        wanted = [*row[7:9], "", ""][:2]
+        count, cpu, memory = _numbers("batch_task.csv", line, (row[1] or "1", *wanted))
+        stage = (row[0], max(1, int(count)), cpu or 100.0, (memory or 0.5) / 100 * memory_mb)
+        rows_by_job.setdefault(row[2], []).append(stage)
+    topologies = (_job(name, rows, most_executors) for name, rows in rows_by_job.items())
+    return Scene(tuple(supervisors.values()), tuple(topologies), {}, {})
+
+
+def from_google(
+    machines: Iterable[str],
+    instances: Iterable[str],
+    jobs: int = 10,
+    memory_mb: float = 96 * 1024.0,
+    most_executors: int = 64,
+    slots: int = 16,
+) -> Scene:
+    """Return the machines of `machine_events` and the first collections of `instance_events`, both
+    as lines of JSON, as BigQuery exports them.
+
+    A collection is a topology of one component, since the trace knows no streams; its instances
+    are executors. Capacities and requests are shares of the largest machine: of `memory_mb`, and of
+    64 cores, an assumption. A rack is a `switch_id`.
+    """
+    supervisors: dict[str, SupervisorView] = {}
+    for line, event in _events("machine_events", machines):
+        name = str(event.get("machine_id"))
+        if str(event.get("type")) in ("2", "REMOVE"):
+            supervisors.pop(name, None)
+            continue
+        cpu, memory = _pair("machine_events", line, event.get("capacity"))
+        rack = str(event.get("switch_id") or "")
+        supervisors[name] = _machine(
+            name, rack, slots, cpu * _GOOGLE_CORES * 100, memory * memory_mb
+        )
+    wanted_by_job: dict[str, dict[str, tuple[float, float]]] = {}
+    for line, event in _events("instance_events", instances):
+        job = str(event.get("collection_id"))
+        if job not in wanted_by_job and len(wanted_by_job) >= jobs:
+            continue
+        place = str(event.get("instance_index"))
+        request = _pair("instance_events", line, event.get("resource_request"))
+        wanted = wanted_by_job.setdefault(job, {})
+        if any(request) or place not in wanted:  # of an instance's events the last request counts
+            wanted[place] = request
+    topologies = []
+    for job, wanted in wanted_by_job.items():
+        count = len(wanted)
+        cpu = sum(cpus for cpus, _ in wanted.values()) / count * _GOOGLE_CORES * 100
+        memory = sum(share for _, share in wanted.values()) / count * memory_mb
+        topologies.append(_job(job, [("instances", count, cpu, memory)], most_executors))
+    return Scene(tuple(supervisors.values()), tuple(topologies), {}, {})
+
+
+def _machine(name: str, rack: str, slots: int, cpu: float, memory_mb: float) -> SupervisorView:
+    resources = {"supervisor.cpu.capacity": cpu, "supervisor.memory.capacity.mb": memory_mb}
+    ports = tuple(range(6700, 6700 + slots))
+    return SupervisorView(name, name, ports, f"rack-{rack}", _UPTIME_MS, resources)
+
+
+def _job(name: str, rows: Sequence[tuple[str, int, float, float]], most: int) -> TopologyView:
+    """Return a job's stages, each with its name, instances, percent of a core and MB, as a
+    topology. It asks for a worker for each core that its executors need.
+    """
+    number_of = {stage: match for stage, *_ in rows if (match := _STAGE.match(stage))}
+    stage_by_number = {match[1]: stage for stage, match in number_of.items()}
+    share = min(1.0, most / sum(count for _, count, _, _ in rows))
+    components = []
+    next_task = 1
+    cpu_in_all = 0.0
+    for stage, count, cpu, memory_mb in rows:
+        width = max(1, int(count * share))
+        executors = tuple(ExecutorId(task, task) for task in range(next_task, next_task + width))
+        next_task += width
+        cpu_in_all += width * cpu
+        before = number_of[stage][2].split("_")[1:] if stage in number_of else []
+        senders = [
+            stage_by_number[number]
+            for number in dict.fromkeys(before)
+            if stage_by_number.get(number, stage) != stage
+        ]
+        inputs = tuple(InputView(sender, "default", "shuffle") for sender in senders)
+        conf = {_CPU_KEY: cpu, _MEMORY_KEY: memory_mb}
+        components.append(
+            ComponentView(stage, "bolt" if inputs else "spout", executors, conf, inputs)
+        )
+    workers = max(1, min(next_task - 1, round(cpu_in_all / 100)))
+    return TopologyView(
+        name, name, tuple(components), workers, "trace", _UPTIME_MS, {"topology.workers": workers}
+    )
+
+
+def _rows(file: str, lines: Iterable[str], names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines of a CSV without a header, with their numbers."""
+    for line, row in enumerate(csv.reader(lines), 1):
+        if row and len(row) < len(names):
+            raise InvalidConfigError(
+                f"{file}, line {line}: {len(row)} columns; the trace has {', '.join(names)}"
+            )
+        if row:
+            yield line, row
+
+
+def _numbers(file: str, line: int, texts: Sequence[str]) -> list[float]:
+    """Return numbers; 0 for an empty text, as the trace leaves unknown ones."""
+    try:
+        numbers = [float(text) if text.strip() else 0.0 for text in texts]
+    except ValueError as error:
+        raise InvalidConfigError(f"{file}, line {line}: {error}") from error
+    if any(not 0.0 <= number < 1e15 for number in numbers):
+        raise InvalidConfigError(f"{file}, line {line}: {', '.join(texts):.80} are no amounts")
+    return numbers
+
+
+def _events(file: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for line, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            event = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidConfigError(f"{file}, line {line}: it is no JSON ({error})") from error
+        if not isinstance(event, dict):
+            raise InvalidConfigError(f"{file}, line {line}: {text!r:.60} is no object")
+        yield line, event
+
+
+def _pair(file: str, line: int, capacity: Any) -> tuple[float, float]:
+    """Return `cpus` and `memory`; 0 where the trace has none."""
+    fields = capacity if isinstance(capacity, dict) else {}
+    cpu, memory = _numbers(file, line, [str(fields.get(name) or "") for name in ("cpus", "memory")])
+    return cpu, memory
