@@ -209,7 +209,7 @@ def require_both_seen(drivers: DriversOfTwoStores, handle: TopologyHandle) -> No
     for beat in beat_by_cell(handle).values():
         at = f"{beat.node}:{beat.port}"
         stacks = drivers.run("stacks", "delta", at, "--seconds", "1", "--folded")
-        assert "MainThread;" in stacks and "(data_plane/worker/loop.py" in stacks
+        assert "MainThread;" in stacks and "(worker/loop.py" in stacks
     assert "count" in drivers.run("status", "delta")
 
 
