@@ -77,6 +77,9 @@ class Task:
     def register_gauge(self, name: str, function: Callable[[], float]) -> None:
         """Take a metric that is not asked for."""
 
+    def keep_position(self, message_id: Any) -> None:
+        """Commit no position."""
+
     def report_error(self, error: BaseException | str) -> None:
         """Raise what a source only reports."""
         raise RuntimeError(error)
