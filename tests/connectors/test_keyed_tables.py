@@ -89,7 +89,7 @@ def drawn(seed: int, count: int) -> list[tuple[Any, ...]]:
 
 
 def held(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """What a table with the key `k` holds after these rows."""
+    """Return the rows of a table with the key `k` after these were written."""
     row_by_key = {row[0]: row for row in rows}
     return sorted((row for row in row_by_key.values() if row[1:] != (None, None)), key=repr)
 

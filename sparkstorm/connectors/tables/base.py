@@ -194,7 +194,7 @@ class TableSink(FileSink):
         last = {key: place for place, key in enumerate(zip(*columns, strict=True))}
         return rows.take(sorted(last.values()))
 
-    def split(self, rows: Any) -> tuple[Any, Any]:
+    def _split(self, rows: Any) -> tuple[Any, Any]:
         """Return the rows to write, and the tombstones: rows with a key and None in every other
         column.
         """

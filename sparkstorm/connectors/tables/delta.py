@@ -108,7 +108,7 @@ class DeltaSink(TableSink):
             return
         import pyarrow as pa
 
-        live, gone = self.split(rows)
+        live, gone = self._split(rows)
         source = pa.concat_tables(
             part.append_column(_GONE, pa.array([is_gone] * part.num_rows, pa.bool_()))
             for part, is_gone in ((live, False), (gone, True))

@@ -19,7 +19,7 @@ class IcebergSink(TableSink):
     `sparkstorm-epoch.<topology>/<component>/<task>`, and the snapshot's summary names sink and
     epoch, so a commit that is repeated changes nothing. A table that is not there is made with the
     columns of `schema`, partitioned by the columns `partition_by`; one that is partitioned by days
-    or buckets of a column is written too: make it beforehand. When `compact_files` files below half
+    of a column is written too: make it beforehand. When `compact_files` files below half
     of `target_bytes` have come together in a partition, the first task merges them in its own
     snapshot; expiring snapshots is left to you. `key` is that of `DeltaSink`.
 
@@ -97,7 +97,7 @@ class IcebergSink(TableSink):
             if not self._key:
                 change.append(rows, summary)
                 return
-            live, gone = self.split(rows)
+            live, gone = self._split(rows)
             if gone.num_rows:
                 with warnings.catch_warnings():  # of tombstones whose rows are not there
                     warnings.simplefilter("ignore", UserWarning)

@@ -1,5 +1,4 @@
-"""What a store says about a topology at one moment, and the load of each task between two of these
-moments. PURE.
+"""Snapshots of a topology's records in the store, and the load of each task between two of them. PURE.
 
 Shares are of the time between two records of the same worker. A worker whose record did not change
 is left out: it may be idle, or inside one long call, and its record cannot distinguish them.

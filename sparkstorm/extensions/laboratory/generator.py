@@ -30,8 +30,8 @@ _SETTLED_MS = 3_600_000
 _BARE_NODE = (65_536.0, 3_200.0)  # MB, and percent of a core
 _WORKER_LOAD = 50.0  # percent of a core
 _MEMORY_ROOM = 2.0  # nodes are half as full of memory as of CPU
-_CPU_KEY = "topology.component.cpu.pcore.percent"
-_MEMORY_KEY = "topology.component.resources.onheap.memory.mb"
+CPU_KEY = "topology.component.cpu.pcore.percent"
+MEMORY_KEY = "topology.component.resources.onheap.memory.mb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def _finished(topology: TopologyView, name: str, workers: int) -> TopologyView:
     for part in topology.components:
         # what a user would ask for: the mean, which the schedulers of resources go by
         mean = sum(loads[each.first_task].cpu for each in part.executors) / len(part.executors)
-        parts.append(replace(part, conf={**part.conf, _CPU_KEY: mean}))
+        parts.append(replace(part, conf={**part.conf, CPU_KEY: mean}))
     return replace(
         topology,
         id=name,
@@ -320,7 +320,7 @@ class _Builder:
             )
         # what a user would ask for
         mean = cost * sum(skews) / width
-        conf = {_CPU_KEY: mean} | ({_MEMORY_KEY: memory} if len(self._memory_mb) > 1 else {})
+        conf = {CPU_KEY: mean} | ({MEMORY_KEY: memory} if len(self._memory_mb) > 1 else {})
         inputs = tuple(InputView(self._parts[each].id, "default", grouping) for each, _ in senders)
         kind = "bolt" if senders else "spout"
         self._parts.append(ComponentView(name, kind, executors, conf, inputs))

@@ -21,10 +21,9 @@ from sparkstorm.control_plane.scheduling.records import (
     SupervisorView,
     TopologyView,
 )
+from sparkstorm.extensions.laboratory.generator import CPU_KEY, MEMORY_KEY
 from sparkstorm.extensions.laboratory.scene import Scene
 
-_CPU_KEY = "topology.component.cpu.pcore.percent"
-_MEMORY_KEY = "topology.component.resources.onheap.memory.mb"
 _UPTIME_MS = 3_600_000
 _MACHINE = (
     "machine_id",
@@ -145,7 +144,7 @@ def _job(name: str, rows: Sequence[tuple[str, int, float, float]], most: int) ->
             if stage_by_number.get(number, stage) != stage
         ]
         inputs = tuple(InputView(sender, "default", "shuffle") for sender in senders)
-        conf = {_CPU_KEY: cpu, _MEMORY_KEY: memory_mb}
+        conf = {CPU_KEY: cpu, MEMORY_KEY: memory_mb}
         components.append(
             ComponentView(stage, "bolt" if inputs else "spout", executors, conf, inputs)
         )

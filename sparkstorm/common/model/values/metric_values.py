@@ -11,8 +11,8 @@ from typing import Any
 PER_OCTAVE = 8
 """Buckets of a histogram per doubling of the value: each is 9 % wide."""
 BEHIND = "behind_ms"
-"""Name of a source's gauges by partition: how far a record was behind the newest one of its own
-partition, at the most. The sentence on late rows reads them.
+"""Name of a source's gauges by partition: how far a record was behind the newest one of the
+same partition, at the most. The sentence on late rows reads them.
 """
 LOWEST = -40 * PER_OCTAVE
 HIGHEST = 60 * PER_OCTAVE
