@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparkstorm.common.config import keys, unsupported_keys
+from tests.syntax import nodes_of
 
 ROOT = Path(__file__).parent.parent
 _KEY_SHAPE = re.compile(
@@ -34,12 +35,11 @@ def literals() -> tuple[tuple[str, str], ...]:
 
 
 def _strings(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    prose = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
+    for node in nodes_of(path):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger":
             prose.update(map(id, node.args))
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             yield node.value
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import ast
 import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sparkstorm.common.config import keys
+from tests.syntax import nodes_of, tree_of
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sparkstorm"
@@ -195,12 +196,6 @@ LAZY_WITHIN: dict[str, str | tuple[str, ...]] = {
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    """Return a module's syntax tree; it is only read."""
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def part_of(path: Path) -> str:
     return part_named(".".join(path.relative_to(ROOT).with_suffix("").parts))
 
@@ -216,17 +211,18 @@ def imports_of(path: Path) -> tuple[tuple[str, bool, int], ...]:
     """Each imported module, whether only inside a function, and the line. Imports for type checking
     count as well. Kept, since five tests ask for those of each module.
     """
-    return tuple(_imports_in(tree_of(path), path))
+    return tuple(_imports_in(path))
 
 
-def _imports_in(tree: ast.Module, path: Path) -> Iterator[tuple[str, bool, int]]:
+def _imports_in(path: Path) -> Iterator[tuple[str, bool, int]]:
     inner = {
         id(node)
-        for function in ast.walk(tree)
+        for function in nodes_of(path)
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, id(node) in inner, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -358,7 +354,7 @@ def outside_calls_of(path: Path) -> Iterator[tuple[str, int]]:
         "time.time_ns",
         "time.monotonic",
     }
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in asked:
             yield ast.unparse(node.func), node.lineno
 
@@ -374,11 +370,11 @@ def test_pyspark_is_imported_where_spark_is_spoken_and_nowhere_else() -> None:
     assert offenders == []
 
 
-def private_pyspark_of(tree: ast.Module, imported: Iterator[str]) -> list[str]:
+def private_pyspark_of(nodes: Iterable[ast.AST], imported: Iterator[str]) -> list[str]:
     """Return what a module uses of PySpark that differs, or may differ, between its versions."""
     used = [
         node.attr
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute) and node.attr in PRIVATE_PYSPARK
     ]
     moved = [
@@ -392,7 +388,7 @@ def private_pyspark_of(tree: ast.Module, imported: Iterator[str]) -> list[str]:
 def test_private_parts_of_pyspark_are_seen_in_every_form() -> None:
     text = "a = sc._jsc.sc()\nframe._jdf\nself._job\n"
     imported = iter(["pyspark.sql", "pyspark.sql.pandas.types", "pyspark.utility"])
-    assert private_pyspark_of(ast.parse(text), imported) == [
+    assert private_pyspark_of(ast.walk(ast.parse(text)), imported) == [
         "_jdf",
         "_jsc",
         "pyspark.sql.pandas.types",
@@ -403,7 +399,7 @@ def test_private_parts_of_pyspark_are_used_in_the_module_of_versions() -> None:
     for path in FILES:
         if names_of(path) not in PRIVATE_PYSPARK_ALLOWED:
             imported = (module for module, _, _ in imports_of(path))
-            private_names = private_pyspark_of(tree_of(path), imported)
+            private_names = private_pyspark_of(nodes_of(path), imported)
             assert not private_names, (
                 f"{names_of(path)} uses {private_names}: put that into common/spark_versions.py"
             )
@@ -428,11 +424,16 @@ def test_few_modules_of_the_package_are_imported_inside_functions() -> None:
     assert len(lazy) <= MOST_LAZY, lazy
 
 
-def own_imports(path: Path) -> Iterator[str]:
+@functools.cache
+def own_imports(path: Path) -> tuple[str, ...]:
     """Modules of the package that one imports: at the top, inside functions, and for type checking,
     which are needs too.
     """
-    for node in ast.walk(tree_of(path)):
+    return tuple(_own_imports_in(path))
+
+
+def _own_imports_in(path: Path) -> Iterator[str]:
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in path_by_module())
         elif isinstance(node, ast.ImportFrom):
@@ -523,8 +524,7 @@ def keys_read_by(path: Path) -> Iterator[tuple[str, int]]:
     """Configuration keys that a module takes out of a mapping by their names, or by constants that
     hold them.
     """
-    tree = tree_of(path)
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         argument: ast.expr | None = None
         if (
             isinstance(node, ast.Call)
@@ -596,7 +596,7 @@ def test_no_function_is_longer_than_fifty_lines() -> None:
     functions = [
         (path, node)
         for path in FILES
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
     for path, node in functions:
