@@ -43,6 +43,7 @@ STORM_3 = [
         for each in GENERATORS
     ],
 )
+@pytest.mark.sampled(2)
 def test_recorded_problems_are_answered_as_the_originals_did(scheduler: str) -> None:
     rows = [row for row in ROWS if row["problem"]["scheduler"] == scheduler]
     assert len(rows) >= 20

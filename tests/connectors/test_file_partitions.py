@@ -87,6 +87,7 @@ def test_rows_are_in_the_folders_of_their_values(
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 def test_spark_names_the_folders_alike_and_reads_them(
     spark: SparkSession,  # noqa: F811
     tmp_path: Path,
@@ -140,6 +141,7 @@ def test_small_files_are_merged_in_their_folder(tmp_path: Path, format: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target_bytes", [0, 1 << 20])
+@pytest.mark.sampled(2)
 def test_each_row_is_there_once_whatever_dies(tmp_path: Path, target_bytes: int) -> None:
     def make(number: int) -> tuple[TransactionalSink, Callable[[], None]]:
         folder = tmp_path / str(number)
@@ -188,6 +190,7 @@ class Halting(FileSink):
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 def test_folders_of_an_object_store_are_read_back_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_a_key_has_its_last_row_and_tombstones_delete_it_whatever_dies(
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_rows_go_into_the_tables_partitions_once_whatever_dies(make: Callable[..., Table]) -> None:
     rows = [(n, ["a", "b", None][n % 3], f"text {n}") for n in range(6)]
     clean, table = Shared([0]), make("clean")

@@ -402,6 +402,7 @@ class Disturbed:
 
 
 @pytest.mark.parametrize(("commits", "is_possible"), [(1, True), (100, False)])
+@pytest.mark.sampled(2)
 def test_a_state_is_read_as_of_one_commit_while_it_changes(
     bench: Bench,
     commits: int,

@@ -30,6 +30,7 @@ for name in ("rpc.netty.Inbox", "executor.Executor", "scheduler.DAGScheduler"):
 
 
 @pytest.mark.parametrize("is_configured", [True, False], ids=["conf/spark", "no file"])
+@pytest.mark.sampled(2)
 def test_of_errors_that_repeat_themselves_three_are_shown(
     is_configured: bool, tmp_path: Path
 ) -> None:

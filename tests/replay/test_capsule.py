@@ -131,6 +131,7 @@ def test_a_failed_tuple_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tuple_that_killed_its_worker_becomes_a_test_that_outlives_it(
     averages: ModuleType, tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ def test_every_setting_is_one_of_sparks(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.nightly
 def test_spark_makes_an_executor_of_the_template_that_has_what_its_command_uses(
     found: dict[str, Any], tmp_path: Path
 ) -> None:

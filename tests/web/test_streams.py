@@ -184,6 +184,7 @@ def test_a_topology_that_ends_is_said_in_a_last_event_of_ours() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [PAGE, REST])
+@pytest.mark.sampled(2)
 def test_a_slow_reader_skips_samples_and_no_change_and_keeps_no_other_waiting(path: str) -> None:
     sampler = Sampler(LargeSource(40, 5))
     sampler.step()
