@@ -73,6 +73,24 @@ def test_a_cycle_and_an_unknown_sender_count_with_their_present_rates() -> None:
     assert rates["b"] == pytest.approx(10 * 211 / 110)
 
 
+def test_tasks_stay_whole_so_three_executors_do_no_more_than_two_for_four_tasks() -> None:
+    """1.44 cores of four tasks: of three executors one would have 72 %."""
+    parts = (
+        component("source", 480, 0.0001, tasks=4, source=Source(480)),
+        component("compute", 480, 0.003, 1, 4, {"source": 480}),
+    )
+    found = plan(TopologyLoad(parts, 1, 64, 0.0, 10**8), BOUNDS)
+    assert executors(found) == {"source": 1, "compute": 4}
+    assert found.wanted_workers == 4  # of three, one would have two of them
+
+
+def test_an_executor_with_more_tasks_is_above_the_band_though_the_mean_is_not() -> None:
+    load = component("compute", 400, 0.005, 3, 4, {"source": 400}, workers=3)
+    parts = (component("source", 400, 0.0001, tasks=4, source=Source(400)), load)
+    found = plan(TopologyLoad(parts, 3, 64, 0.0, 10**8), BOUNDS)
+    assert part_of(found, "compute").wanted == 4  # of three, one is 100 % busy, the mean 67 %
+
+
 def test_within_the_band_nothing_changes() -> None:
     found = plan(chain(600, executors=(1, 1, 2), workers=3), BOUNDS)
     assert not found.is_change

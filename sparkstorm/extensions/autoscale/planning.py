@@ -168,7 +168,7 @@ def _named(part: ComponentLoad, wanted: float, bounds: Bounds, slow: str) -> _Na
     if found := _hot(part, wanted, bounds):
         return found
     most = part.true_rate * len(part.tasks)
-    return (_limit(part), most) if wanted > most * bounds.high else None
+    return (_needs_tasks(part), most) if wanted > most * bounds.high else None
 
 
 def _component(
@@ -190,14 +190,18 @@ def _component(
         return line(now, "it has executed nothing that could be measured")
     demand = f"{_rate(wanted)} wanted, an executor does {_rate(true_rate)}"
     load = wanted / (true_rate * now)
-    if bounds.low <= load <= bounds.high:
+    tasks = len(part.tasks)
+    if bounds.low <= load and wanted * _shares(tasks, now)[0] / true_rate <= bounds.high:
         band = f"{bounds.low:.0%} to {bounds.high:.0%}"
         return line(now, f"{demand}: {load:.0%} of {_executors(now)} is within {band}")
     number = max(1, _ceil(wanted / (true_rate * bounds.target)))
+    # Tasks stay whole: of three executors over four tasks one has half of the rows.
+    while number < tasks and wanted * _shares(tasks, number)[0] / true_rate > _limit(bounds):
+        number += 1
     why = f"{demand}, at {bounds.target:.0%}: {_executors(number)}"
-    if number > len(part.tasks):
-        number, why = len(part.tasks), f"{why}; {_limit(part)}"
-    if number > now and named and named[1] < true_rate * len(part.tasks):
+    if number > tasks:
+        number, why = tasks, f"{why}; {_needs_tasks(part)}"
+    if number > now and named and named[1] < true_rate * tasks:
         return line(now, f"{why}; it keeps {now}, since more would not raise its rate")
     if number < now and blocked:
         return line(now, f"{why}; it keeps {now}, since {blocked}")
@@ -206,7 +210,7 @@ def _component(
     return line(number, why)
 
 
-def _limit(part: ComponentLoad) -> str:
+def _needs_tasks(part: ComponentLoad) -> str:
     tasks = counted(len(part.tasks), "task")
     if part.source is not None:
         return f"{part.id} has {tasks}, and a partition is read by one: submit it with more tasks, up to its partitions"
@@ -272,11 +276,14 @@ def _with_workers(
 ) -> Plan:
     cores = {part.id: part.cores for part in load.components}
     costs: list[float] = []  # of each executor, as the default scheduler deals them
+    tasks = {part.id: len(part.tasks) for part in load.components}
     for part in parts:
         grown = part.wanted_per_s / part.rows_per_s if part.rows_per_s else 1.0
         # A bottleneck does not get the rows that are wanted of it.
-        cost = min(cores[part.id] * grown / part.wanted, 1.0)
-        costs += [cost] * part.wanted
+        costs += [
+            min(cores[part.id] * grown * share, 1.0)
+            for share in _shares(tasks[part.id], part.wanted)
+        ]
     sources = [part for part in load.components if part.source is not None]
     emitted = sum(part.rows_per_s for part in sources)
     wanted = sum(part.wanted_per_s for part in parts if part.id in {each.id for each in sources})
@@ -320,9 +327,7 @@ def _least_workers(costs: list[float], system: float, bounds: Bounds, least: int
     """
     most = max(least, len(costs))
     least = max(least, _ceil((sum(costs) + system) / bounds.target))
-    # With the band's end itself, the error of the next measurement would take the change back.
-    limit = (bounds.target + bounds.high) / 2
-    fitting = (n for n in range(least, most) if _fullest(costs, system, n) <= limit)
+    fitting = (n for n in range(least, most) if _fullest(costs, system, n) <= _limit(bounds))
     return next(fitting, most)
 
 
@@ -334,6 +339,21 @@ def _fullest(costs: list[float], system: float, workers: int) -> float:
     for index, cost in enumerate(costs):
         dealt[index % workers] += cost
     return max(dealt[: max(0, len(costs) - workers)], default=0.0)
+
+
+def _shares(tasks: int, executors: int) -> list[float]:
+    """Return the share of a component's tasks that each of its executors has, the greatest first."""
+    base, larger = divmod(tasks, executors)
+    if not tasks:
+        return [1.0 / executors] * executors
+    return [(base + 1) / tasks] * larger + [base / tasks] * (executors - larger)
+
+
+def _limit(bounds: Bounds) -> float:
+    """Return the load up to which a change may fill an executor or worker: with the band's end
+    itself, the error of the next measurement would take the change back.
+    """
+    return (bounds.target + bounds.high) / 2
 
 
 def _ceil(number: float) -> int:
