@@ -1,9 +1,4 @@
-"""streamparse's classes over SparkStorm's own: projects run after their imports are changed, in the
-worker's process.
-
-`from sparkstorm.streamparse import Bolt, Grouping, Spout, Stream, Topology`; a job file names the
-topology's class.
-"""
+"""streamparse's classes: projects run after their imports are changed (docs/from-storm.md)."""
 
 from __future__ import annotations
 
@@ -224,8 +219,8 @@ class Bolt(_StreamparseComponent, api.Bolt):
     """Bolt of streamparse: `initialize`, `process(tup)`, `process_tick(tup)`, `emit`; anchors, acks
     and fails by itself.
 
-    An exception fails the tuple and is recorded; the process goes on. With `auto_fail = False` it
-    is recorded alone, and the tuple stays open until its time-out.
+    An exception fails the tuple and is recorded; with `auto_fail = False` the tuple stays open
+    until its time-out.
     """
 
     auto_anchor = True
@@ -280,8 +275,8 @@ class Bolt(_StreamparseComponent, api.Bolt):
         direct_task: int | None = None,
         need_task_ids: bool = False,
     ) -> None:
-        """Send a tuple, anchored to what is being processed unless `anchors` or `auto_anchor` is
-        set otherwise.
+        """Send a tuple, anchored to the present one unless `anchors` or `auto_anchor` is set
+        otherwise.
         """
         _refuse_task_ids(need_task_ids)
         if anchors is None:
@@ -311,8 +306,8 @@ class Bolt(_StreamparseComponent, api.Bolt):
 
 
 class BatchingBolt(Bolt):
-    """Bolt that gathers tuples between ticks: `group_key(tup)`, `process_batch(key, tups)`; a batch
-    is acked or failed whole. Without its own tick it gets one a second.
+    """Bolt that gathers tuples between ticks (one a second by default): `group_key(tup)`,
+    `process_batch(key, tups)`; a batch is acked or failed whole.
     """
 
     ticks_between_batches = 1
@@ -367,9 +362,7 @@ class BatchingBolt(Bolt):
 
 
 class TicklessBatchingBolt(BatchingBolt):
-    """Batching bolt with its own period, `secs_between_batches`; here it has ticks too, of
-    that period.
-    """
+    """Batching bolt with its own period, `secs_between_batches`."""
 
     secs_between_batches: float = 2
 
@@ -437,8 +430,8 @@ class _TopologyType(type):
 
 
 class Topology(metaclass=_TopologyType):
-    """Topology of streamparse: a class whose attributes are `Component.spec(...)`; `config` goes to
-    each component.
+    """Topology of streamparse: class attributes are `Component.spec(...)`; `config` goes to each
+    component.
     """
 
 

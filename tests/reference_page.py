@@ -33,7 +33,7 @@ _HEAD = """# Public names
 Every public name with its signature and docstring, by module. Written from the sources by
 `python -m tests.reference_page`; a test compares them. [The API](api.md) explains how they go
 together, [the configuration keys](configuration.md) have a page of their own. Methods that a
-class has from a base of `sparkstorm.api` are at that base.
+class has from a base of this page are at that base; one without an arrow returns nothing.
 """
 _WIDTH = 98
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -92,9 +92,7 @@ def _methods(node: ast.ClassDef) -> dict[str, _Function]:
 
 
 def _inherited(module: str, node: ast.ClassDef) -> set[str]:
-    """Return the methods that the public bases of a class in `sparkstorm.api` have: the page
-    explains them there.
-    """
+    """Return the methods that the public bases of a class have: the page explains them there."""
     names: set[str] = set()
     for base in map(ast.unparse, node.bases):
         name = base.partition("[")[0]
@@ -104,8 +102,14 @@ def _inherited(module: str, node: ast.ClassDef) -> set[str]:
             continue
         if isinstance(found, ast.ClassDef):
             names |= _inherited(origin, found)
-            names |= set(_methods(found)) if name in public_names("sparkstorm.api") else set()
+            names |= set(_methods(found)) if name in _listed() else set()
     return names
+
+
+@cache
+def _listed() -> frozenset[str]:
+    """Return the names of all modules of the page."""
+    return frozenset(name for module in MODULES for name in public_names(module))
 
 
 def public_names(module: str) -> list[str]:
@@ -125,8 +129,9 @@ def _signature(name: str, node: _Function, is_method: bool) -> str:
     arguments = ast.unparse(node.args)
     if is_method:
         arguments = re.sub(r"^(self|cls)(, )?", "", arguments)
-    returned = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
-    return f"{name}({arguments}){returned}"
+    returned = ast.unparse(node.returns) if node.returns is not None else "None"
+    # most methods return nothing: the arrow would be noise in every second line
+    return f"{name}({arguments})" + (f" -> {returned}" if returned != "None" else "")
 
 
 def _is(node: _Function, decorator: str) -> bool:
@@ -141,7 +146,7 @@ def _of_class(module: str, node: ast.ClassDef) -> tuple[str, list[str]]:
     inherited = _inherited(module, node)
     made = methods.get("__init__")
     if made is not None:
-        called = _signature(node.name, made, is_method=True).removesuffix(" -> None")
+        called = _signature(node.name, made, is_method=True)
     elif any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
         fields = [
             ast.unparse(statement)

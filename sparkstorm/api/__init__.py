@@ -1,8 +1,4 @@
-"""Public API for topologies: functions and classes of spouts and bolts, groupings, windows and the
-builder.
-
-docs/api.md explains each name with an example.
-"""
+"""Public API for topologies (docs/api.md)."""
 
 from sparkstorm.api.async_bolts import AsyncBolt
 from sparkstorm.api.builder import Declarer, TopologyBuilder

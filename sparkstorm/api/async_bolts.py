@@ -13,14 +13,12 @@ from sparkstorm.common.model.tuples import Tuple
 
 
 class AsyncBolt(Bolt):
-    """Bolt that awaits: `process` is a coroutine, of which up to `capacity` are open in each task.
+    """Bolt whose `process` is a coroutine: up to `capacity` are open in each task.
 
     What `process` emits is anchored to its input, which is acked when it ends and failed when it
-    raises, or has taken longer than `timeout`. With `ordered` rows leave in the order of the
-    inputs, else in the order in which their coroutines end (Flink's orderedWait and unorderedWait).
-    All coroutines of a task run on one event loop, so they need no locks, and must not block it.
-
-    In a replay inputs are processed one after the other.
+    raises or takes longer than `timeout`. With `ordered` rows leave in the order of the inputs,
+    else as coroutines end (Flink's orderedWait and unorderedWait). All coroutines of a task run on
+    one event loop and must not block it. A replay processes inputs one after the other.
 
     >>> import asyncio
     >>> class Located(AsyncBolt):
@@ -44,16 +42,14 @@ class AsyncBolt(Bolt):
         raise NotImplementedError
 
     async def start(self, conf: Conf, context: TopologyContext) -> None:
-        """Prepare the task: awaited once on the event loop, before the first tuple."""
+        """Prepare the task: awaited once, before the first tuple."""
 
     async def process(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        """Process one tuple; an exception fails it, and drops what was emitted for it."""
+        """Process one tuple; an exception fails it and drops what it emitted."""
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """Release resources: awaited when the worker stops in an orderly way, not when it is
-        killed.
-        """
+        """Release resources: awaited when the worker stops, not when it is killed."""
 
 
 def check_capacity(where: str, capacity: Any, timeout: Any) -> None:

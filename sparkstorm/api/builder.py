@@ -44,8 +44,7 @@ from sparkstorm.common.settings import ComponentSettings
 
 
 class TopologyBuilder:
-    """Builder of a topology: add spouts and bolts, then `build()` checks the whole and returns an
-    immutable Topology.
+    """Builder of a topology: add spouts and bolts; `build()` checks the whole.
 
     >>> builder = TopologyBuilder()
     >>> class Lines(Spout):
@@ -82,9 +81,7 @@ class TopologyBuilder:
         conf: Mapping[str, Any] | None = None,
         outputs: Outputs | None = None,
     ) -> Declarer:
-        """Add a spout, or a function declared with @spout; parallelism is its number of
-        executors.
-        """
+        """Add a spout or a function declared with @spout; parallelism is its number of executors."""
         spout = component_of(id, spout, ("spout",), outputs)
         if not isinstance(spout, Spout):
             raise InvalidTopologyError(
@@ -141,7 +138,7 @@ class TopologyBuilder:
 
     def build(self) -> Topology:
         """Check everything and return the topology; InvalidTopologyError names the component and
-        what to write.
+        the remedy.
         """
         topology = Topology(dict(self._components))
         validate(topology)
@@ -167,7 +164,7 @@ class TopologyBuilder:
 
 
 class Declarer:
-    """Inputs of a bolt that `set_bolt` has added (Storm's InputDeclarer); every method returns the
+    """Inputs of a bolt that `set_bolt` has added (Storm's InputDeclarer); methods return the
     declarer.
     """
 
@@ -186,29 +183,25 @@ class Declarer:
         return self.grouping(component, Grouping("shuffle"), stream)
 
     def load_aware_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Send tuples to the tasks in turn, fewer to those for which more is waiting (Storm's
-        LoadAwareShuffleGrouping).
-        """
+        """Send tuples in turn, fewer to tasks for which more is waiting."""
         return self.grouping(component, Grouping("load_aware_shuffle"), stream)
 
     def fields_grouping(
         self, component: str, *fields: str, stream: str = DEFAULT_STREAM
     ) -> Declarer:
-        """Send tuples with equal values of these fields to the same task."""
+        """Send tuples with equal values of these fields to one task."""
         return self.grouping(component, Grouping("fields", fields), stream)
 
     def partial_key_grouping(
         self, component: str, *fields: str, stream: str = DEFAULT_STREAM
     ) -> Declarer:
-        """Send tuples with equal values to two tasks, each to the one that its sender has used less
-        (Nasir et al., ICDE 2015).
-        """
+        """Send tuples with equal values to two tasks: see `partial_key`."""
         return self.grouping(component, Grouping("partial_key", fields), stream)
 
     def key_range_grouping(
         self, component: str, field: str, bounds: Sequence[Any], stream: str = DEFAULT_STREAM
     ) -> Declarer:
-        """Send tuples to the task of the range in which a field's value lies; see `key_range`."""
+        """Send tuples to the task of the range of a field's value: see `key_range`."""
         return self.grouping(component, key_range(field, bounds), stream)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
@@ -220,25 +213,23 @@ class Declarer:
         return self.grouping(component, Grouping("global"), stream)
 
     def none_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Send tuples to any task; at present the same as shuffle."""
+        """Send tuples to any task: as shuffle."""
         return self.grouping(component, Grouping("none"), stream)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Send each tuple to the task that its producer names with emit_direct."""
+        """Send each tuple to the task named with `emit_direct`."""
         return self.grouping(component, Grouping("direct"), stream)
 
     def local_or_shuffle_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Declarer:
-        """Send tuples to the tasks in the producer's worker, in runs of up to 64; to all tasks in
-        turn where it has none.
+        """Send tuples to the tasks in the producer's worker, in runs of up to 64, else to all tasks
+        in turn.
         """
         return self.grouping(component, Grouping("local_or_shuffle"), stream)
 
     def custom_grouping(
         self, component: str, custom: Any, stream: str = DEFAULT_STREAM
     ) -> Declarer:
-        """Let user code choose: an object with choose_tasks(task, values) -> task ids and, if
-        wanted, prepare(tasks).
-        """
+        """Let user code choose: see `custom`."""
         return self.grouping(component, Grouping("custom", custom=custom), stream)
 
     def grouping(
@@ -271,7 +262,7 @@ class Declarer:
         return self
 
     def add_shared_memory(self, region: SharedMemory) -> Declarer:
-        """Declare memory that this component's executors share (Storm's addSharedMemory).
+        """Declare memory that this component's executors share.
 
         The resource-aware scheduler counts it. Components that add regions of one name share one
         region. InvalidTopologyError when their amounts differ.

@@ -14,9 +14,7 @@ Values = Sequence[Any]
 
 
 class BasicOutputCollector(Protocol):
-    """Collector of a bolt that acks by itself: everything emitted is anchored to the input being
-    executed.
-    """
+    """Collector of a bolt that acks by itself: what is emitted is anchored to the input."""
 
     def emit(self, values: Values, stream: str = "default") -> None:
         """Send values to every subscriber of a stream."""
@@ -29,9 +27,7 @@ class BasicOutputCollector(Protocol):
 
 
 class OutputCollector(Protocol):
-    """Collector of a Bolt: emits with given anchors, acks and fails by hand. It may be used from
-    any thread.
-    """
+    """Collector of a Bolt: anchors, acks and fails by hand, from any thread."""
 
     def emit(
         self,
@@ -56,13 +52,11 @@ class OutputCollector(Protocol):
         """Mark an input as done."""
 
     def reset_timeout(self, tup: Tuple) -> None:
-        """Let topology.message.timeout.secs of an input that is still worked on begin anew (Storm's
-        resetTimeout).
-        """
+        """Let an input's topology.message.timeout.secs begin anew (Storm's resetTimeout)."""
 
     def fail(self, tup: Tuple, reason: str | BaseException = "") -> None:
-        """Mark an input as failed; what `execute` emitted for it is dropped if it was not committed
-        yet. With an exception, its dead letter has the traceback.
+        """Mark an input as failed; what `execute` emitted for it is dropped if not committed yet.
+        An exception's traceback is in the dead letter.
         """
 
     def report_error(self, error: BaseException | str) -> None:
@@ -80,9 +74,7 @@ class SpoutOutputCollector(Protocol):
     def emit_batch(
         self, batch: RecordBatch, message_id: Any = None, stream: str = "default"
     ) -> None:
-        """Send every row of an Arrow batch; they are one message, acked when all of them are
-        done.
-        """
+        """Send every row of an Arrow batch as one message, acked when all rows are done."""
 
     def emit_direct(
         self, task: int, values: Values, message_id: Any = None, stream: str = "default"
@@ -90,9 +82,7 @@ class SpoutOutputCollector(Protocol):
         """Send values to one task of a direct stream's subscriber."""
 
     def keep_position(self, message_id: Any) -> None:
-        """Have the source's position committed though nothing is emitted; `ack` gets the id once it
-        is.
-        """
+        """Have the position committed though nothing is emitted; `ack` gets the id then."""
 
     def report_error(self, error: BaseException | str) -> None:
         """Record an error of this component without failing anything."""

@@ -25,37 +25,30 @@ _ALIASES = {
 
 
 class BatchCollector(BasicOutputCollector, Protocol):
-    """Collector that also emits whole batches, whose columns are the stream's fields in their
-    order.
-    """
+    """Collector that also emits whole batches."""
 
     def emit_batch(self, batch: RecordBatch, stream: str = "default") -> None:
-        """Send every row of a batch to every subscriber of a stream; columns are taken by position,
-        not by name.
+        """Send every row of a batch to every subscriber; columns are the stream's fields by
+        position.
         """
 
 
 class ColumnBolt(BasicBolt):
-    """Bolt that processes `pyarrow.RecordBatch`es. The rows of a batch come from one component and
-    stream; its columns are the stream's fields.
+    """Bolt that processes `pyarrow.RecordBatch`es, whose columns are the fields of one stream of
+    one component.
 
-    Live, a batch is what waits for the task at that moment, 65,536 rows at the most. `source.task`
-    is the task of its first row; others of the component may have sent the rest. Results must not
-    depend on how rows are cut into batches. A batch that fails is undone and its rows are executed
-    one by one, so that only the faulty row fails. What a batch emits descends from all of its rows:
-    their trees are done when all of it is done. A class may define `execute` too, which is faster
-    than batches of a few rows; both methods must then do the same. `types` gives Arrow types of
-    fields that the values of one row do not determine. No value changes: a column for which Arrow
-    has no type that gives every value back has cells that are values (`to_pylist()` gives them;
-    docs/values.md has the table).
+    Live, a batch is what waits for the task, 65,536 rows at the most; `source.task` is the task of
+    its first row. Results must not depend on how rows are cut into batches. A batch that fails is
+    undone and its rows are executed one by one. What a batch emits descends from all of its rows. A
+    class may define `execute` too, for batches of a few rows; both must do the same. `types` gives
+    Arrow types of fields that the values of one row do not determine. Values without an Arrow type
+    are cells of their own (docs/values.md).
     """
 
     types: Mapping[str, DataType] = {}
 
     def execute_batch(self, batch: RecordBatch, source: Source, collector: BatchCollector) -> None:
-        """Process rows of one source; an exception undoes what was emitted and put for all of
-        them.
-        """
+        """Process rows of one source; an exception undoes what was emitted and put for all of them."""
         raise NotImplementedError
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:

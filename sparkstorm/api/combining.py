@@ -23,11 +23,9 @@ class CombiningBolt(StatefulBolt):
     """Bolt that keeps one value per key, combined from all tuples of that key (Trident's
     CombinerAggregator).
 
-    Live, every tuple is combined with the state. A replay without event time combines Arrow batches
-    where they are emitted, by `pairs_of`, and sends one value per key and task, unless the tuples
-    themselves are a requested result. `combine` must therefore be associative and commutative. A
-    bolt with its own `prepare`, `init_state`, `execute` or `add`, or whose `pair`, `pairs_of` or
-    `combine` uses attributes that may change, gets every tuple.
+    `combine` must be associative and commutative: a replay without event time combines before the
+    shuffle. It does not for a bolt with its own `prepare`, `init_state`, `execute` or `add`, nor
+    where `pair`, `pairs_of` or `combine` uses attributes that may change.
 
     >>> class Count(CombiningBolt):
     ...     def pair(self, tup): return tup["word"], 1
@@ -47,8 +45,8 @@ class CombiningBolt(StatefulBolt):
         raise NotImplementedError
 
     def pairs_of(self, batch: RecordBatch) -> Mapping[Any, Any] | Iterable[tuple[Any, Any]] | None:
-        """Return keys and values of a whole batch, combined or not; None: its rows go
-        through `pair` one by one, as all of a bolt without this method.
+        """Return keys and values of a whole batch, combined or not; None: its rows go through
+        `pair`.
         """
         return None
 

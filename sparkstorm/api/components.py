@@ -18,8 +18,7 @@ from sparkstorm.common.model.tuples import Tuple
 Outputs = (
     Sequence[str] | Mapping[str, str] | Mapping[str, Sequence[str] | Mapping[str, str] | Stream]
 )
-"""Fields of the default stream, as names or with types ({"word": "string"}), or either of them by
-stream.
+"""Fields of the default stream, as names or with types ({"word": "string"}), or either by stream.
 """
 Conf = Mapping[str, Any]
 
@@ -49,9 +48,8 @@ def check_effects(id: str, effects: Any) -> None:
 class Spout:
     """Source of a topology's tuples (Storm's ISpout).
 
-    `outputs` declares the fields of the default stream, or fields by stream. A spout that may block
-    (I/O without a time limit) sets `blocking = True` and gets its own thread; `next_tuple` of
-    any other spout must return soon.
+    `outputs` declares fields of the default stream, or by stream. A spout that may block sets
+    `blocking = True` and gets its own thread; `next_tuple` of any other must return soon.
     """
 
     outputs: Outputs = ()
@@ -61,35 +59,31 @@ class Spout:
         """Prepare the task: called once in the worker, before any other method."""
 
     def next_tuple(self) -> None:
-        """Emit the next tuple or tuples through the collector, or nothing if none is there now; do
-        not block.
-        """
+        """Emit what is there now, or nothing."""
         raise NotImplementedError
 
     def is_exhausted(self) -> bool:
-        """Return whether there is nothing more to emit; a run stops when all its spouts are
-        exhausted and all trees are done.
+        """Return whether there is nothing more to emit; a run stops when this holds for all its
+        spouts and all trees are done.
         """
         return False
 
     def has_ended(self) -> bool:
-        """Return whether nothing will ever follow: event time then runs to its end, and every
-        window of this source fires.
-        """
+        """Return whether nothing will ever follow: every window of this source then fires."""
         return self.is_exhausted()
 
     def extent(self) -> tuple[int, int]:
-        """Return (total, done) in any unit, for progress displays; (0, 0) if that is not known."""
+        """Return (total, done) in any unit, for progress displays; (0, 0) if unknown."""
         return 0, 0
 
     def ack(self, message_id: Any) -> None:
-        """Take note that the tree of a message is fully processed; called after the commit, at
-        least once.
+        """Take note that a message's tree is fully processed; called after the commit, at least
+        once.
         """
 
     def fail(self, message_id: Any) -> None:
-        """Take note that the tree of a message failed or timed out (exactly-once: it was parked);
-        called at least once.
+        """Take note that a message's tree failed or timed out (exactly-once: was parked); called at
+        least once.
 
         A `fail(self, message_id, failure)` is given the Failure as well: kind, text, traceback,
         component, waits.
@@ -99,28 +93,21 @@ class Spout:
         """Take note that the topology was activated."""
 
     def deactivate(self) -> None:
-        """Take note that the topology was deactivated; next_tuple is not called until it is active
-        again.
-        """
+        """Take note that the topology was deactivated: `next_tuple` is not called meanwhile."""
 
     def close(self) -> None:
-        """Release resources: called when the worker stops in an orderly way, not when it is
-        killed.
-        """
+        """Release resources: called when the worker stops, not when it is killed."""
 
 
 class ReplayableSpout(Spout):
     """Spout with a position, which is written in the same commit as the tuples it emitted.
 
-    After a crash, `restore` is called after `open` with the last committed position, so that no
-    tuple is emitted twice or left out. What a `next_tuple` that raises has emitted is dropped: such
-    a call must leave the position where it was.
+    After a crash `restore` is called after `open`. A `next_tuple` that raises must leave the
+    position where it was; what it emitted is dropped.
     """
 
     def snapshot(self) -> Any:
-        """Return the position right after the last emitted tuple: any value that a tuple may
-        carry.
-        """
+        """Return the position after the last emitted tuple: any value that a tuple may carry."""
         raise NotImplementedError
 
     def restore(self, position: Any) -> None:
@@ -136,8 +123,7 @@ class ReplayableSpout(Spout):
         return self.snapshot()
 
     def take_over(self, handed: Sequence[Any]) -> ReplayableSpout | None:
-        """Return a spout that continues after what all tasks of a former submission handed over,
-        with any number of tasks.
+        """Return a spout that continues after what all tasks of a former submission handed over.
 
         None (the default): each task is restored from the task with the same index, so there must
         be as many tasks.
@@ -149,10 +135,9 @@ class Bolt:
     """Bolt with acking by hand (Storm's IRichBolt): every input must be acked or failed, now or
     later.
 
-    `effects` chooses what a batch replay does with a bolt that acts on the outside world;
-    undeclared, a bolt without outputs and state is redirected. `order_insensitive` promises that
-    what the bolt emits and keeps does not depend on the order of its inputs; a replay then chooses
-    the cheapest order.
+    `effects` chooses what a batch replay does with a bolt that acts on the outside; undeclared, a
+    bolt without outputs and state is redirected. `order_insensitive` promises that results do not
+    depend on the order of inputs.
     """
 
     outputs: Outputs = ()
@@ -168,9 +153,7 @@ class Bolt:
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Release resources: called when the worker stops in an orderly way, not when it is
-        killed.
-        """
+        """Release resources: called when the worker stops, not when it is killed."""
 
 
 class GatheringBolt(Bolt):
@@ -196,10 +179,8 @@ class GatheringBolt(Bolt):
 
 
 class BasicBolt:
-    """Bolt that anchors and acks by itself (Storm's BaseBasicBolt).
-
-    Everything emitted during `execute` is anchored to its input, which is acked when `execute`
-    returns and failed when it raises. `effects` and `order_insensitive` are those of Bolt.
+    """Bolt that anchors, acks and fails by itself (Storm's BaseBasicBolt); see `Bolt` for `effects`
+    and `order_insensitive`.
     """
 
     outputs: Outputs = ()
@@ -215,28 +196,24 @@ class BasicBolt:
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Release resources: called when the worker stops in an orderly way, not when it is
-        killed.
-        """
+        """Release resources: called when the worker stops, not when it is killed."""
 
 
 class Stateful:
     """Mixin that gives a bolt a key-value state, written in the epoch's commit (Storm's
     IStatefulBolt).
 
-    `key_fields` names the fields whose equal values must reach the same task. `inputs=` of
-    `set_bolt` then groups by them, and `build()` refuses inputs that scatter them.
+    `key_fields`: fields whose equal values must reach the same task; `build()` refuses inputs that
+    scatter them.
 
-    `state_keyed_by_grouping` promises that every key of the state is the value (or the tuple of
-    values) by which all inputs are grouped; a checkpoint can then be divided among another number
-    of tasks.
+    `state_keyed_by_grouping` promises that every key is the value (or tuple of values) by which all
+    inputs are grouped; a checkpoint can then be divided among another number of tasks.
 
-    `state_key_type` and `state_type` are the types of keys and values in a replay's result
-    ("string", "struct<user:bigint,day:string>" for tuples); undeclared, they are found from the
-    values.
+    `state_key_type` and `state_type`: types in a replay's result ("string",
+    "struct<user:bigint,day:string>" for tuples), else found from the values.
 
-    `state_version` numbers the form of keys and values. New code that writes another form, which
-    the code before cannot read, raises it and reads the older one in `migrate_state`.
+    `state_version` numbers the form of keys and values; code with a higher one reads the older form
+    in `migrate_state`.
     """
 
     key_fields: Sequence[str] = ()
@@ -250,8 +227,7 @@ class Stateful:
         self.state = state
 
     def migrate_state(self, state: KeyValueState, version: int) -> None:
-        """Bring a state that another version of the code has written into this one's form, before
-        `init_state`.
+        """Bring a state of another version into this one's form; called before `init_state`.
 
         What it changes is part of the task's first commit. The default refuses.
         """
@@ -262,4 +238,4 @@ class Stateful:
 
 
 class StatefulBolt(Stateful, BasicBolt):
-    """A BasicBolt with a key-value state, as `self.state`."""
+    """BasicBolt with a key-value state, `self.state`."""

@@ -25,11 +25,9 @@ def set_files_folder(folder: Path) -> None:
 class TopologyContext:
     """One task's view of its topology (Storm's TopologyContext).
 
-    `resources` is shared by all tasks of the worker. `column_streams` are the component's streams
-    to which a ColumnBolt subscribes: a spout that has Arrow batches emits them there as they are.
-    `incarnation` is the random id of the topology's store since it last lost data; with it a sink
-    can name an epoch so that no other ever has its name. `name_effect` is the function behind
-    `effect_key`.
+    `resources` are shared by all tasks of the worker. `column_streams` are the component's streams
+    that a ColumnBolt reads: emit Arrow batches there as they are. `incarnation` is the random id of
+    the topology's store since it last lost data: it makes the name of an epoch unique.
     """
 
     topology_id: str
@@ -46,22 +44,21 @@ class TopologyContext:
     metrics: TaskMetrics = field(default_factory=TaskMetrics, repr=False, compare=False)
 
     def component_tasks(self, component: str) -> list[int]:
-        """Return the task ids of a component, sorted."""
+        """Return a component's task ids, sorted."""
         return tasks_by_component(self.component_by_task).get(component, [])
 
     @property
     def task_index(self) -> int:
-        """Return the index of this task among its component's tasks, from 0."""
+        """Index of this task among its component's tasks, from 0."""
         return self.component_tasks(self.component_id).index(self.task_id)
 
     @property
     def peers(self) -> list[int]:
-        """Every task of this task's component, itself included."""
+        """Tasks of this task's component, itself included."""
         return self.component_tasks(self.component_id)
 
     def file(self, name: str) -> str:
-        """Return the path of a file of `topology.files` on this host: "model.bin", or "data/x.csv"
-        of a folder "data".
+        """Return the path of a file of `topology.files` on this host.
 
         FileNotFoundError when none of that name was sent along.
         """
@@ -79,8 +76,7 @@ class TopologyContext:
         )
 
     def path(self, name: str) -> str:
-        """Return the path of a file of the component's own, as a log or a result: a relative name
-        is below `topology.folder`, the folder in which the topology was submitted.
+        """Return a path below `topology.folder`, the folder in which the topology was submitted.
 
         A worker's working folder is the one in which the cluster was started. On other hosts the
         folder has to be there too, as a shared one.
@@ -88,8 +84,7 @@ class TopologyContext:
         return str(Path(FileSettings.of(self.conf).folder or "", name).absolute())
 
     def blob(self, name: str) -> str:
-        """Return the path of the newest version of a blob on this host, by its localname in
-        `topology.blobstore.map`.
+        """Return the path of a blob's newest version, by its localname in `topology.blobstore.map`.
 
         Ask again for a newer version; a path stays valid until its blob has changed twice. Without
         a cluster (replay, tests) it is the file of that name in `topology.files`. FileNotFoundError
@@ -107,16 +102,16 @@ class TopologyContext:
             ) from None
 
     def effect_key(self) -> str | None:
-        """Return a name of the input being executed in a replay of an idempotent bolt, equal in
-        every run and retry; live, None.
+        """Return a name of the input in a replay of an idempotent bolt, equal in every run and
+        retry; live, None.
 
         Use it for writes that must not be repeated: `key = context.effect_key() or uuid4().hex`.
         """
         return None if self.name_effect is None else self.name_effect()
 
     def counter(self, name: str) -> Counter:
-        """Return a counter that rides in the commit: exact after crashes; what a failed call has
-        counted is undone with it.
+        """Return a counter that is part of the commit: exact after crashes, undone with a failed
+        call.
         """
         return self.metrics.counter(name)
 
@@ -125,35 +120,33 @@ class TopologyContext:
         return self.metrics.gauge(name)
 
     def histogram(self, name: str) -> Histogram:
-        """Return a histogram of values that rides in the commit, as a counter does."""
+        """Return a histogram of values that is part of the commit."""
         return self.metrics.histogram(name)
 
     def register_counter(self, name: str) -> Counter:
-        """Return a counter; Storm's name."""
+        """Return a `counter`; Storm's name."""
         return self.metrics.counter(name)
 
     def register_meter(self, name: str) -> Meter:
-        """Return a meter (`mark`): a counter whose rate is taken by its readers; Storm's name."""
+        """Return a meter (`mark`), whose readers take its rate; Storm's name."""
         return self.metrics.meter(name)
 
     def register_histogram(self, name: str) -> Histogram:
-        """Return a histogram; Storm's name."""
+        """Return a `histogram`; Storm's name."""
         return self.metrics.histogram(name)
 
     def register_timer(self, name: str) -> Histogram:
-        """Return a histogram for times, in seconds; Storm's name."""
+        """Return a histogram of seconds; Storm's name."""
         return self.metrics.histogram(name)
 
     def register_gauge(self, name: str, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Have a function asked once a second, by the worker's loop, for a value or values by name;
-        return it. Storm's name.
-        """
+        """Ask a function once a second for a value, or values by name, and return it; Storm's name."""
         self.metrics.sample_by(name, function)
         return function
 
     def register_metric(self, name: str, metric: Any, time_bucket_secs: float) -> Any:
-        """Have a metric of Storm's first kind (`get_value_and_reset`) asked once in a period;
-        return it.
+        """Ask a metric of Storm's first kind (`get_value_and_reset`) once in a period and return
+        it.
 
         Its answer, a number or numbers by name, is shown as gauges.
         """
@@ -161,7 +154,7 @@ class TopologyContext:
         return metric
 
     def shared(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return a resource that is made once per worker (a client, a model) and shared by its
+        """Return a resource (a client, a model) that is made once per worker and shared by its
         tasks.
         """
         if name not in self.resources:

@@ -185,8 +185,8 @@ def windowed(
     and key.
 
     `time` names the field with the event time in milliseconds; without it windows go by the clock.
-    `lag`, `lateness` and `late_stream` are `with_lag`, `with_allowed_lateness` and
-    `with_late_tuple_stream` of WindowedBolt.
+    The other options are `with_lag`, `with_allowed_lateness` and `with_late_tuple_stream` of
+    WindowedBolt.
     """
     options = {
         "window": window,
@@ -209,14 +209,13 @@ def fold(
     lateness: Duration | None = None,
     late_stream: str | None = None,
 ) -> Callable[[FunctionT], FunctionT]:
-    """Declare a folding bolt: a function (accumulator, tuple) -> accumulator, which is kept per
-    window and key.
+    """Declare a folding bolt: a function (accumulator, tuple) -> accumulator, kept per window and
+    key.
 
-    A window emits one row: the values of its key, the accumulator and, unless windows are by count,
-    the window's last millisecond. Without `outputs` the fields are those of the key, the function's
-    name, and `time` (or "last_ms"). `initial` is the accumulator of an empty window, or a function
-    that makes it. `merge` puts two accumulators together: sessions need it. The other options are
-    those of `windowed`.
+    A window emits the values of its key, the accumulator and, unless windows are by count, its last
+    millisecond. Without `outputs` the fields are those of the key, the function's name, and `time`
+    (or "last_ms"). `initial` is the first accumulator, or a function that makes it. Sessions need
+    `merge`, which puts two accumulators together. Other options: `windowed`.
 
     >>> @fold(window=tumbling(seconds=10), key="word", time="at_ms", initial=0)
     ... def count(total, tup):
@@ -237,10 +236,8 @@ def fold(
 def spout(*outputs: str | Mapping[str, str]) -> Callable[[FunctionT], FunctionT]:
     """Declare a finite spout: a function without parameters that returns its rows as a list.
 
-    Each task calls the function when it opens and emits every n-th row, tracked. The position is an
-    index into the list, so the function must return the same rows whenever it is called; rows may
-    be added at the end. A generator has no position to go on from after a crash: derive from
-    ReplayableSpout for any other source.
+    Each task calls it when it opens and emits every n-th row, tracked. The position is an index, so
+    it must return the same rows at every call; rows may be added at the end.
 
     >>> @spout("line")
     ... def lines():

@@ -19,15 +19,15 @@ from sparkstorm.common.model.tuples import Tuple
 
 
 class TaskHook:
-    """One task's hook: its own instance per task; every method is optional. It runs in the
-    worker's loop: be quick.
+    """Hook with an instance per task; every method is optional and runs in the worker's loop: be
+    quick.
     """
 
     def prepare(self, conf: Conf, context: TopologyContext) -> None:
-        """Prepare, before the component's own `open` or `prepare`."""
+        """Prepare, before the component's `open` or `prepare`."""
 
     def emit(self, values: tuple[Any, ...], stream: str) -> None:
-        """Take note of an emission; it may be undone if its `execute` raises."""
+        """Take note of an emission; it is undone if its `execute` raises."""
 
     def spout_ack(self, message_id: Any) -> None:
         """Take note that a message is about to be acked."""
@@ -45,7 +45,7 @@ class TaskHook:
         """Take note of an input that failed; it may be tried again."""
 
     def cleanup(self) -> None:
-        """Release resources: called when the worker stops in an orderly way."""
+        """Release resources when the worker stops in an orderly way."""
 
 
 @dataclass(frozen=True)

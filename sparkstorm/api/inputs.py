@@ -33,20 +33,22 @@ def fields(*names: str) -> Grouping:
 
 
 def partial_key(*names: str) -> Grouping:
-    """Group by fields over two tasks: each tuple goes to the one that its sender has used less."""
+    """Group by fields over two tasks: each tuple goes to the one that its sender has used less
+    (Nasir et al., ICDE 2015).
+    """
     return Grouping("partial_key", names)
 
 
 def key_range(field: str, bounds: Sequence[Any]) -> Grouping:
-    """Group by ranges of a field: the bounds ascend, each begins a range, and neighbouring ranges
-    share a task.
+    """Group by ranges of a field: bounds ascend, each begins a range, neighbouring ranges share a
+    task.
     """
     return Grouping("key_range", (field,), KeyRanges(bounds))
 
 
 def custom(grouping: Any) -> Grouping:
-    """Group by user code: an object with choose_tasks(task, values) -> task ids and, if wanted,
-    prepare(tasks).
+    """Group by user code: an object with `choose_tasks(task, values)`, which returns task ids, and
+    optionally `prepare(tasks)`.
     """
     return Grouping("custom", custom=grouping)
 

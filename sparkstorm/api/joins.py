@@ -51,12 +51,10 @@ class _Column:
 
 
 class JoinBolt(WindowedBolt):
-    """Bolt that joins streams by equal keys within each window and emits one row per combination.
+    """Bolt that joins streams by equal keys within each window: one row per combination.
 
-    Sources are written as in `inputs=`: "component" or "component:stream". The first stream's rows
-    come first; each further stream is joined to a stream before it (the first, unless `to` names
-    another). `left_join` keeps rows without a partner, whose fields are then None. Inputs without a
-    grouping are grouped by their own key fields.
+    Sources are "component" or "component:stream". Each further stream is joined to the first one,
+    unless `to` names another before it. Inputs without a grouping are grouped by their key.
 
     >>> from sparkstorm.api import Count, JoinBolt
     >>> paid = (
@@ -80,11 +78,11 @@ class JoinBolt(WindowedBolt):
         return self._joined(source, key, to, is_left=False)
 
     def left_join(self, source: str, key: Fields, to: str | None = None) -> Self:
-        """Keep rows without a partner in this stream as well."""
+        """Keep rows without a partner in this stream as well; its fields are then None."""
         return self._joined(source, key, to, is_left=True)
 
     def select(self, *columns: str) -> Self:
-        """Name the output: "field" (of the first stream that has it), "source:field", each with "
+        """Name the output: "field" (of the first stream that has it) or "source:field", each with "
         as name" if wanted.
         """
         self._columns = tuple(map(self._column, columns))

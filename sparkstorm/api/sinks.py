@@ -15,12 +15,11 @@ Row = TypeVar("Row")
 
 
 class RefusedRows(Exception):
-    """Error of a TransactionalSink for tuples that the target will never take: they are parked,
-    each with its reason.
+    """Error of a TransactionalSink for tuples that the target will never take: (tuple, reason)
+    pairs, which are parked.
 
-    After `prepare` has raised it, the worker calls `prepare` again; the sink must have dropped
-    these rows. Raised by `commit` or `recover`, it means that the epoch is in the target but for
-    these rows. Arguments: (tuple, reason) pairs.
+    The worker then calls `prepare` again, for which the sink must have dropped these rows. Raised
+    by `commit` or `recover`, it means that the rest of the epoch is in the target.
     """
 
     def __init__(self, rows: Sequence[tuple[Tuple, str]]) -> None:
@@ -31,9 +30,8 @@ class RefusedRows(Exception):
 def find_refused(rows: Sequence[Row], take: Callable[[Sequence[Row]], str]) -> dict[int, str]:
     """Return the rows that a target refuses alone, by place, each with its reason.
 
-    `take` gives rows to the target, and returns why that refuses them (it has then none of them),
-    "" when it has them all. Refused rows are halved and given again in order, so that n rows with
-    k refused ones take about 2 k log2(n) calls.
+    `take` gives rows to the target and returns why it refuses them all, or "". Refused rows are
+    halved in order: about 2 k log2(n) calls for k refused rows of n.
     """
     refused: dict[int, str] = {}
     waiting = [range(len(rows))] if rows else []
@@ -52,28 +50,20 @@ class TransactionalSink:
     """Bolt that writes each epoch of its task to an outside system exactly once, in two phases
     (Flink's TwoPhaseCommitSink).
 
-    The worker calls, for every epoch with tuples: `begin(epoch)`; `write(tup)` for each tuple;
-    `prepare(epoch)`; then it writes the epoch's number and what `prepare` returned into the epoch's
-    own commit; then `commit(epoch, prepared)`. A worker that starts calls
-    `recover(epoch, prepared)` with the last committed epoch before anything else. So an epoch that
-    was prepared is either committed in the target, by this worker or its successor, or was never
-    committed in the store and must be thrown away.
+    For every epoch with tuples the worker calls `begin(epoch)`, `write(tup)` for each tuple and
+    `prepare(epoch)`; it commits the epoch's number with what `prepare` returned; then it calls
+    `commit(epoch, prepared)`. A worker that starts first calls `recover` with the last committed
+    epoch. What was prepared and never committed in the store must be thrown away.
 
-    Epoch numbers of a task only grow; gaps occur. They are those of one topology id: name them by
-    it in the target, because a run that begins from a savepoint counts anew. `open` and `begin`
-    should not talk to the target. What `prepare`, `commit` and `recover` raise is tried again for
-    `topology.sink.patience.secs`, while the worker waits; errors of SparkStorm's own
-    (`SparkStormError`) end the worker at once. A tuple on which `write` raises is tried again, then
-    parked, as in any bolt; `write` must then have left nothing of it.
+    Epoch numbers of a task only grow, with gaps, within one topology id: name them by it in the
+    target. `open` and `begin` should not talk to the target. What `prepare`, `commit` and `recover`
+    raise is tried again for `topology.sink.patience.secs`; a `SparkStormError` ends the worker at
+    once. A tuple on which `write` raises is tried again, then parked: `write` must have left
+    nothing of it.
 
-    With `flush_secs` an epoch lasts at least so long, or `flush_rows` tuples: a file sink would
-    make a file per commit otherwise. Its tuples are acked as ever, and kept in the store until the
-    epoch ends; after a crash they are written again to the new instance, before any other.
-
-    A topology in which an input of the sink lacks a field of `input_fields` is refused when it is
-    built.
-
-    In a batch replay a sink is redirected (its input is a result) or muted.
+    With `flush_secs` an epoch lasts so long, or `flush_rows` tuples, which are acked as ever, kept
+    in the store, and written again after a crash. Inputs must have the fields `input_fields`. In a
+    batch replay a sink is redirected (its input is a result) or muted.
     """
 
     outputs: Outputs = ()
@@ -91,12 +81,11 @@ class TransactionalSink:
         """Begin an epoch: its first tuple follows."""
 
     def write(self, tup: Tuple) -> None:
-        """Take one tuple; nothing of it may be seen in the target before `commit`."""
+        """Take one tuple; the target must show nothing of it before `commit`."""
         raise NotImplementedError
 
     def write_all(self, tuples: Sequence[Tuple]) -> None:
-        """Take tuples of one stream at once, instead of a `write` for each; optional, for sinks
-        that convert columns.
+        """Take tuples of one stream at once, instead of `write`; optional.
 
         When it raises it must have left none of them: the worker writes them one by one then.
         """
@@ -112,14 +101,13 @@ class TransactionalSink:
         raise NotImplementedError
 
     def commit(self, epoch: int, prepared: Any) -> None:
-        """Make an epoch visible in the target; a second call for the same epoch, also from another
-        process, must change nothing.
+        """Make an epoch visible; a second call for it, also from another process, must change
+        nothing.
         """
         raise NotImplementedError
 
     def recover(self, epoch: int, prepared: Any) -> None:
-        """Bring the last committed epoch to its end, and throw away what was prepared for later
-        ones.
+        """Bring the last committed epoch to its end and throw away what was prepared later.
 
         `epoch` is 0 when there is none; `prepared` is None when the epoch is known to be in the
         target.
@@ -128,8 +116,8 @@ class TransactionalSink:
             self.commit(epoch, prepared)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch of this task that the target has, 0 without one; None where the
-        target does not keep it.
+        """Return the last epoch of this task in the target, 0 without one; None where the target
+        keeps none.
 
         It only reads. Called after `recover`, and after `open` alone where the topology's store has
         lost data and the worker stops, to report what the target has. The next epoch gets a greater
@@ -139,6 +127,4 @@ class TransactionalSink:
         return None
 
     def cleanup(self) -> None:
-        """Release resources: called when the worker stops in an orderly way, not when it is
-        killed.
-        """
+        """Release resources: called when the worker stops, not when it is killed."""

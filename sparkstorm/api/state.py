@@ -7,11 +7,10 @@ from typing import Any, Protocol
 
 
 class KeyValueState(Protocol):
-    """Mapping of keys (text, numbers, bytes, or tuples of them) to values that a tuple may carry;
-    it survives every crash.
+    """Mapping of keys (text, numbers, bytes, tuples of them) to values that a tuple may carry; it
+    survives every crash.
 
-    `state[key]`, `state[key] = value`, `del state[key]` and iteration work as for a dict. Values
-    are copies: after changing a list, put it again.
+    It works as a dict. Values are copies: put a changed list again.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -21,11 +20,10 @@ class KeyValueState(Protocol):
         """Set a value; undone if the `execute` that set it fails."""
 
     def add(self, key: Any, amount: float = 1) -> Any:
-        """Add to the number under a key (0 if there is none) and return the sum."""
+        """Add to a number (0 without one) and return the sum."""
 
     def add_batch(self, keys: Any, amounts: Any = 1) -> None:
-        """Add to the numbers under many keys: lists or Arrow arrays of one length, or one amount
-        for all keys.
+        """Add to many numbers: lists or Arrow arrays of one length, or one amount for all keys.
 
         Keys may be an Arrow batch or table too: each row is a tuple of its columns' values.
         """
@@ -39,7 +37,7 @@ class KeyValueState(Protocol):
     def scan(
         self, start: Any = None, stop: Any = None, prefix: Any = None
     ) -> Iterator[tuple[Any, Any]]:
-        """Iterate over keys from `start` to before `stop` with their values, in the order of keys.
+        """Iterate over keys and values in the order of keys, from `start` to before `stop`.
 
         `prefix` takes the texts or bytes that begin so, or the tuples whose first elements are
         these. Numbers come before texts, bytes, datetimes, dates, UUIDs and tuples. The whole state
@@ -60,12 +58,10 @@ class KeyValueState(Protocol):
 
 
 class ExpiringState:
-    """View of a state whose keys end `ttl_ms` after their last put, on the clock that the caller
-    names in each call.
+    """View of a state whose keys end `ttl_ms` after their last put, on the clock of the calls.
 
-    With the time of the tuple (event time) the results of a live run and of every replay agree. The
-    time of a key never goes back, so a late tuple does not shorten its life. An ended key is
-    deleted when it is used next, or by `purge`; in the state it is `[value, time]` under its key.
+    With the tuple's event time a live run and every replay agree. A key's time never goes back. An
+    ended key is deleted when it is used next, or by `purge`; the state holds `[value, time]`.
 
     >>> state = ExpiringState({}, ttl_ms=1_000)  # a bolt gives self.state
     >>> state.put("a", 1, now_ms=0)
@@ -96,9 +92,7 @@ class ExpiringState:
         self._state[key] = [value, now_ms if entry is None else max(now_ms, entry[1])]
 
     def add(self, key: Any, amount: float, now_ms: int) -> Any:
-        """Add to the number under a key (0 if there is none, or it has ended) and return the
-        sum.
-        """
+        """Add to a number (0 without one) and return the sum."""
         total = self.get(key, now_ms, 0) + amount
         self.put(key, total, now_ms)
         return total
@@ -109,9 +103,7 @@ class ExpiringState:
             del self._state[key]
 
     def purge(self, now_ms: int) -> int:
-        """Delete every key that has ended and return their number; the whole state is read, so call
-        it from a rare tick.
-        """
+        """Delete every ended key and return their number; reads the whole state."""
         ended = [key for key, entry in self._state.items() if self._has_ended(entry, now_ms)]
         for key in ended:
             del self._state[key]

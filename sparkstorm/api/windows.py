@@ -26,14 +26,14 @@ from sparkstorm.common.windowing.window_contents import Content
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Length or slide of a window in tuples (Storm's BaseWindowedBolt.Count)."""
+    """Length or slide of a window in tuples."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Length of time in whole milliseconds (Storm's BaseWindowedBolt.Duration)."""
+    """Length of time in whole milliseconds."""
 
     ms: int
 
@@ -87,11 +87,11 @@ class Window:
         return self._content.tuples
 
     def get_new(self) -> list[Tuple]:
-        """Return the tuples that were not in the window one slide before."""
+        """Return the tuples that were not in the window before."""
         return self._content.new
 
     def get_expired(self) -> list[Tuple]:
-        """Return the tuples that were in the window one slide before and are no longer."""
+        """Return the tuples that have left the window since the one before."""
         if not self._keeps_expired:
             raise InvalidTopologyError(
                 "this bolt does not keep expired tuples: set keeps_expired = True on its class"
@@ -119,18 +119,15 @@ class Window:
 
 
 class Timers(Protocol):
-    """Timers of a task: one per name, by event time and by the clock, stored in the epoch's commit.
-
-    A name is a value or a tuple of values.
-    """
+    """Timers of a task by name, a value or a tuple of values; stored in the epoch's commit."""
 
     def set_event_timer(self, name: Any, at_ms: int) -> None:
-        """Call `on_timer` when the watermark has reached that time; setting a name again moves its
+        """Call `on_timer` when the watermark has reached a time; setting a name again moves its
         timer.
         """
 
     def set_processing_timer(self, name: Any, at_ms: int) -> None:
-        """Call `on_timer` when the clock (`context.now_ms`) has reached that time."""
+        """Call `on_timer` when the clock (`context.now_ms`) has reached a time."""
 
     def cancel_event_timer(self, name: Any) -> None:
         """Delete a timer if it is set."""
@@ -140,7 +137,7 @@ class Timers(Protocol):
 
     @property
     def watermark_ms(self) -> int:
-        """Watermark of the task: no older tuple is on time. -1 before the first tuple."""
+        """Watermark of the task; -1 before the first tuple."""
 
 
 class TimeAware(Stateful):
@@ -202,25 +199,23 @@ class TimeAware(Stateful):
 class TimedBolt(TimeAware):
     """Bolt with timers and a key-value state: `execute` per tuple, `on_timer` when a timer is due.
 
-    With a timestamp field, a tuple is acked when it is stored and executed when the watermark has
-    passed it, so that tuples and timers come in the order of event time. `in_order = False`
-    executes tuples at once. Late tuples do not reach `execute`: they go to the late stream, or are
-    dropped and counted.
+    With a timestamp field a tuple is acked when it is stored and executed when the watermark has
+    passed it, so tuples and timers come in event-time order. `in_order = False` executes tuples at
+    once. Late tuples go to the late stream, or are dropped and counted.
     """
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
-        """Process one tuple; raising fails it and undoes what it emitted, put and set."""
+        """Process one tuple; an exception fails it and undoes what it emitted, put and set."""
         raise NotImplementedError
 
 
 class WindowedBolt(TimeAware):
-    """Bolt that is called once per window and key (Storm's IWindowedBolt); its tuples are acked
-    when they are stored.
+    """Bolt that is called once per window and key (Storm's IWindowedBolt); tuples are acked when
+    stored.
 
-    `key_fields` (or `with_key`) makes windows per value of these fields; the inputs must be grouped
-    by them. Windows by count follow the order of event time if there is a timestamp field (unless
-    `in_order = False`), else that of arrival. `keeps_expired = False` halves what windows store,
-    for bolts that do not call `get_expired`.
+    Inputs must be grouped by `key_fields` (or `with_key`). Windows by count follow event time if
+    there is a timestamp field (unless `in_order = False`), else arrival. `keeps_expired = False`
+    halves what windows store, for bolts that do not call `get_expired`.
     """
 
     keeps_expired: ClassVar[bool] = True
@@ -230,9 +225,7 @@ class WindowedBolt(TimeAware):
         raise NotImplementedError
 
     def with_window(self, length: Count | Duration, slide: Count | Duration | None = None) -> Self:
-        """Make windows of this length that end at every multiple of the slide; without a slide they
-        tumble.
-        """
+        """Make windows that end at every multiple of the slide; without one they tumble."""
         shape: dict[str, Any] = dict.fromkeys(settings.SHAPE_KEYS)
         shape[settings.LENGTH_COUNT if isinstance(length, Count) else settings.LENGTH_MS] = _number(
             length
@@ -262,19 +255,17 @@ class WindowedBolt(TimeAware):
         return self
 
     def with_allowed_lateness(self, lateness: Duration) -> Self:
-        """Accept tuples for so long after their window has fired; the window then fires again, as
-        an update.
+        """Accept tuples for so long after their window has fired; it then fires again, as an
+        update.
         """
         return self._with({settings.LATENESS_MS: _ms("with_allowed_lateness", lateness)})
 
 
 class FoldingBolt(WindowedBolt):
-    """Windowed bolt that keeps one accumulator per window and key instead of the tuples:
-    `window.value`.
+    """Windowed bolt that keeps one accumulator per window and key: `window.value`.
 
-    Accumulators are values that a tuple may carry; numbers and text are cheapest, others are copied
-    at every tuple. `merge` puts two accumulators together: sessions need it, and sliding windows
-    then share their work.
+    Accumulators are values that a tuple may carry; all but numbers and text are copied at every
+    tuple. Sessions need `merge`; sliding windows share their work with it.
     """
 
     keeps_expired: ClassVar[bool] = False

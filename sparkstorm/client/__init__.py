@@ -1,6 +1,4 @@
-"""Client of a cluster that runs: submits topologies, looks at them and changes them, without Spark
-and without Java.
-"""
+"""Client of a cluster that runs, without Spark and without Java."""
 
 from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.connect import connect

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 
 class ClusterClient(ClusterAccess):
-    """A cluster that runs, for drivers, scripts and notebooks; `connect` opens one. A context
-    manager.
+    """A cluster that runs, opened by `connect`; a context manager.
 
-    With a read-only connection, everything that changes something raises ReadOnlyConnectionError.
+    With a read-only connection everything that changes something raises ReadOnlyConnectionError.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class ClusterClient(ClusterAccess):
         self.close()
 
     def close(self) -> None:
-        """End the connections; topologies go on. Calling it twice is fine."""
+        """End the connections; topologies go on."""
         self.close_readers()
         self._opened.close()
 
@@ -89,9 +88,7 @@ class ClusterClient(ClusterAccess):
         return handle
 
     def find(self, name: str) -> TopologyHandle | None:
-        """Return the topology of a name; None when there is none. A hot deploy that is under way is
-        waited for.
-        """
+        """Return the topology of a name, after a hot deploy under way; None when there is none."""
         # It would be a part of the store's paths, of which none is empty.
         if not name:
             return None
@@ -100,17 +97,17 @@ class ClusterClient(ClusterAccess):
         return None if base is None else self.handle(base.topology_id)
 
     def handle(self, topology_id: str) -> TopologyHandle:
-        """Return the handle on a topology by its id."""
+        """Return the handle on a topology by id."""
         if topology_id not in self._handles:
             self._handles[topology_id] = TopologyHandle(topology_id, self, self.reader(topology_id))
         return self._handles[topology_id]
 
     def drivers(self) -> list[DriverInfo]:
-        """Return the drivers of this cluster by number: process, host and time of start."""
+        """Return the drivers by number: process, host and time of start."""
         return self.state.read_drivers()
 
     def leader(self) -> NimbusInfo | None:
-        """Return the driver whose Nimbus leads; None while none does."""
+        """Return the driver whose Nimbus leads; None without one."""
         return self.state.read_leader()
 
     def slots(self) -> dict[str, int]:
@@ -118,7 +115,7 @@ class ClusterClient(ClusterAccess):
         return {info.supervisor_id: len(info.ports) for info in self.supervisors()}
 
     def supervisors(self) -> list[SupervisorInfo]:
-        """Return the living supervisors: their hosts, ports and heartbeats."""
+        """Return the living supervisors."""
         infos = [
             self.state.read_supervisor(supervisor_id)
             for supervisor_id in self.state.supervisor_ids()
@@ -138,16 +135,16 @@ class ClusterClient(ClusterAccess):
         return self.state.read_host_marks()
 
     def problems(self) -> dict[str, str]:
-        """Return problems by topology id or name, "scheduler", "blacklist" or "turn"; those of one
-        are joined by "; ".
+        """Return problems by topology id or name, "scheduler", "blacklist" or "turn", joined by ";
+        ".
         """
         return {
             about: "; ".join(sentences) for about, sentences in self.problem_sentences().items()
         }
 
     def problem_sentences(self) -> dict[str, list[str]]:
-        """Return Nimbus's problems, and those that the workers of running topologies show, in
-        sentences by subject.
+        """Return Nimbus's problems and those of the workers of running topologies, in sentences by
+        subject.
         """
         problems = {about: [sentence] for about, sentence in self.service.problems().items()}
         handles = [
@@ -165,8 +162,8 @@ class ClusterClient(ClusterAccess):
         return {about: sentences for about, sentences in problems.items() if sentences}
 
     def dead_letters(self, topology: str | None = None) -> dict[str, StoredLetters]:
-        """Return the dead letters by topology id, of all topologies or one by name or id; also of
-        those that are gone.
+        """Return dead letters by topology id, of all topologies or one by name or id; also of those
+        that are gone.
         """
         ids = sorted(
             {
@@ -188,8 +185,8 @@ class ClusterClient(ClusterAccess):
         options: SubmitOptions | None = None,
         progress: Progress | None = None,
     ) -> TopologyHandle:
-        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` in its conf
-        is where it begins.
+        """Submit a topology and wait until it is assigned; `topology.from.checkpoint` is where it
+        begins.
 
         `by_value` names modules that travel as they are in memory (default: those that define the
         components and are not installed); the local modules that they import travel as sources.
@@ -217,9 +214,7 @@ class ClusterClient(ClusterAccess):
         by_value: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> TopologyHandle:
-        """Replace the code of a running topology (hot deploy); the same tasks go on with their
-        streams and states.
-        """
+        """Replace the code of a running topology (hot deploy): see `TopologyHandle.update`."""
         return self.handle(self.replace_code(name, topology, conf, by_value, progress))
 
     def kill(self, name: str, wait_secs: float | None = None) -> str:
@@ -241,15 +236,11 @@ class ClusterClient(ClusterAccess):
         return handle.topology_id
 
     def plan_drain(self, host: str) -> tuple[RebalancePlan, ...]:
-        """Plan what draining a host would move now, a plan for each topology that changes; nothing
-        is changed.
-        """
+        """Return what draining a host would move now, a plan for each topology that changes."""
         return self.requests.plan_drain(host)
 
     def drain_host(self, host: str, reason: str = "") -> None:
-        """Give a host no new workers, and move those that are there, with their states, as far as
-        free slots elsewhere allow.
-        """
+        """Give a host no new workers and move those there, as far as free slots elsewhere allow."""
         self.requests.mark_host(RequestKind.DRAIN_HOST, host, reason)
 
     def exclude_host(self, host: str, reason: str = "") -> None:
@@ -257,7 +248,7 @@ class ClusterClient(ClusterAccess):
         self.requests.mark_host(RequestKind.EXCLUDE_HOST, host, reason)
 
     def include_host(self, host: str) -> None:
-        """Let a drained or excluded host get workers again; none is moved back by it."""
+        """Let a drained or excluded host get workers again; none is moved back."""
         self.requests.mark_host(RequestKind.INCLUDE_HOST, host)
 
     def blobs(self) -> Mapping[str, NamedBlob]:
@@ -265,14 +256,14 @@ class ClusterClient(ClusterAccess):
         return self.service.named_blobs().all()
 
     def create_blob(self, name: str, data: bytes) -> NamedBlob:
-        """Keep bytes under a name for `topology.blobstore.map`; InvalidConfigError when the name is
-        taken or they are too many.
+        """Keep bytes under a name for `topology.blobstore.map`; InvalidConfigError when it is taken
+        or they are too many.
         """
         self.require_writer()
         return self.service.named_blobs().create(name, data)
 
     def update_blob(self, name: str, data: bytes) -> NamedBlob:
-        """Replace the bytes of a name; workers that use it get them while they run."""
+        """Replace the bytes of a name, also in workers that run."""
         self.require_writer()
         return self.service.named_blobs().update(name, data)
 
@@ -282,8 +273,8 @@ class ClusterClient(ClusterAccess):
         self.service.named_blobs().delete(name)
 
     def running_code(self, topology_id: str) -> tuple[bytes, Mapping[str, Any]]:
-        """Return the code of a topology as its workers open it, and its configuration;
-        NotAliveError when it is gone.
+        """Return a topology's code as its workers open it, and its configuration; NotAliveError
+        when it is gone.
         """
         return self.service.code_of(topology_id)
 

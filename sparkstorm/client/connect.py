@@ -44,11 +44,10 @@ def connect(
 ) -> ClusterClient:
     """Connect to a cluster that runs: `with connect("connection.json") as cluster: ...`.
 
-    `connection` is the path of a connection file or its content as a mapping; without it the
-    variable SPARKSTORM_CLUSTER names the file, else the current context does
-    (`sparkstorm context`). `conf` overrides keys of the cluster's configuration for this client
-    (time-outs of ZooKeeper, say). Raises InvalidConfigError (no such file, or not one) or
-    StoreUnavailableError (a store does not answer).
+    `connection` is the path of a connection file or its content; without it the variable
+    SPARKSTORM_CLUSTER names the file, else the current context does (`sparkstorm context`). `conf`
+    overrides keys of the cluster's configuration for this client. InvalidConfigError (no such file)
+    or StoreUnavailableError (a store does not answer).
     """
     loaded = _load(connection)
     with contextlib.ExitStack() as opened:

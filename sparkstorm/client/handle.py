@@ -72,8 +72,7 @@ class TopologyProgress:
 
 
 class TopologyHandle:
-    """One topology by id; requests name it, so a handle on a former run of the same name changes
-    nothing.
+    """One topology by id; a handle on a former run of the same name changes nothing.
 
     Methods that change something raise ReadOnlyConnectionError when the connection may only read.
     """
@@ -102,7 +101,7 @@ class TopologyHandle:
         return None if base is None else base.status
 
     def paused(self) -> str:
-        """Return why Nimbus paused it: most inputs of a component fail; empty when it did not."""
+        """Return why Nimbus paused it (most inputs of a component fail); else empty."""
         base = self._state.read_base(self.topology_id)
         return "" if base is None else base.paused
 
@@ -160,9 +159,7 @@ class TopologyHandle:
         )
 
     def health(self, seconds: float = JUDGED_MS / 1000) -> Health:
-        """Return its health over the last seconds, 60 to 600, or since it was launched: what is
-        slow, failing, late, held back or lost, and the workers it has.
-        """
+        """Return its health over the last seconds, 60 to 600, or since its launch."""
         reading = self.source(seconds).read()
         topology = reading.topologies.get(self.topology_id)
         if topology is None:
@@ -172,9 +169,7 @@ class TopologyHandle:
         return topology.health(topology.look, reading.time_ms)
 
     def source(self, seconds: float = JUDGED_MS / 1000) -> StoreSource:
-        """Return what a sampler (`insight.sampler.Sampler`) reads this topology from, which judges
-        over that time.
-        """
+        """Return what a sampler (`insight.sampler.Sampler`) reads this topology from."""
         return self._cluster.source(self.topology_id, is_lasting=False, seconds=seconds)
 
     def progress_by_worker(self) -> dict[str, Progress]:
@@ -182,13 +177,13 @@ class TopologyHandle:
         return {owner: Progress.decode(data) for owner, data in self._reader.progress().items()}
 
     def key_values(self, component: str) -> Iterator[tuple[Any, Any]]:
-        """Yield the committed state of a stateful component, all tasks one after the other."""
+        """Yield the committed state of a component, one task after the other."""
         for _, stored in self._source().stored(component):
             yield from stored.state.items()
 
     def state_frame(self, component: str, spark: Any = None) -> Any:
-        """Return the committed state of a stateful component: columns task, key and value, each
-        task as of its last commit.
+        """Return the committed state of a component: columns task, key and value, each task as of
+        its last commit.
 
         A Spark DataFrame of the session given, else a pandas one, or an Arrow table where there is
         no pandas. ValueError names the components there are.
@@ -244,8 +239,8 @@ class TopologyHandle:
         )
 
     def traces(self, seconds: float = 5.0, emitted_per_s: float | None = None) -> list[Trace]:
-        """Return what happens to a sample of messages in so many seconds, from the answer of its
-        workers on: the failed first, then the slowest.
+        """Return what happens to a sample of messages in so many seconds: the failed first, then
+        the slowest.
 
         `emitted_per_s` of its spouts, as the read model has it, decides how large the sample may
         be.
@@ -268,7 +263,7 @@ class TopologyHandle:
         return look_at_stacks(self._reader, slot, seconds)
 
     def tasks(self) -> Mapping[int, TaskInfo]:
-        """Return component and kind of every task; fixed for a topology's life."""
+        """Return component and kind of every task."""
         if not self._info_by_task:
             table = self._state.read_tasks(self.topology_id)
             self._info_by_task = {} if table is None else dict(table.info_by_task)
@@ -284,18 +279,14 @@ class TopologyHandle:
         ]
 
     def losses(self) -> tuple[str, ...]:
-        """Return what its stores have lost beyond their tails, with which it goes on: sentences,
-        the newest of each store last.
-        """
+        """Return what its stores have lost beyond their tails, the newest of each store last."""
         base = self._state.read_base(self.topology_id)
         cells = len(base.stores) if base else 1
         marks = self._state.read_store_marks(self.topology_id, cells)
         return tuple(loss for _, mark in sorted(marks.items()) for loss in mark.losses)
 
     def task_beats(self) -> TaskBeats:
-        """Return what each task last reported: counts, latencies, what waits, its last error; empty
-        before the first record.
-        """
+        """Return what each task last reported: counts, latencies, what waits, its last error."""
         return self._state.read_task_beats(self.topology_id) or TaskBeats(self.topology_id)
 
     def slots(self) -> frozenset[WorkerSlot]:
@@ -306,8 +297,8 @@ class TopologyHandle:
         )
 
     def problems(self) -> list[str]:
-        """Return its problems, a sentence each: Nimbus's, its workers' and which topologies may
-        hold the slots that it lacks.
+        """Return its problems: Nimbus's, its workers', and which topologies may hold the slots that
+        it lacks.
         """
         slots = self.slots()
         others = [] if slots else sorted({*self._state.topology_ids()} - {self.topology_id})
@@ -320,17 +311,13 @@ class TopologyHandle:
         ]
 
     def worker_problems(self) -> list[str]:
-        """Return dead workers, deaths of the last minute and reasons why workers make no progress,
-        as heartbeats show them.
-        """
+        """Return dead workers, deaths of the last minute and reasons why workers make no progress."""
         slots = self.slots()
         beats = [beat for beat in self.beats() if beat.slot in slots]
         return worker_problems(self.topology_id, beats, self._cluster.dead_workers.among(beats))
 
     def dead_slots(self, beats: Sequence[WorkerBeat]) -> frozenset[WorkerSlot]:
-        """Return the slots among those of heartbeats that were just read which send none any
-        more.
-        """
+        """Return the slots of these heartbeats that send none any more."""
         return frozenset(slot for _, slot in self._cluster.dead_workers.among(beats))
 
     def errors(self, component: str | None = None) -> list[Failure]:
@@ -363,47 +350,39 @@ class TopologyHandle:
 
     @property
     def dead_letters(self) -> StoredLetters:
-        """Inputs that its bolts have given up: to be read, replayed and dropped."""
+        """Inputs that its bolts have given up."""
         return StoredLetters(
             self.topology_id, self._reader, self.tasks, self.status, self._cluster.require_writer
         )
 
     @property
     def upgrade(self) -> Any:
-        """Its gray upgrade (`sparkstorm.extensions.upgrade.handle.Upgrades`): start, go on,
-        complete, roll back, status.
-        """
+        """Its gray upgrade (`sparkstorm.extensions.upgrade.handle.Upgrades`)."""
         upgrades, _ = extensions_at("handle")
         return upgrades(self.topology_id, self.name, self._cluster)
 
     @property
     def scaling(self) -> Any:
-        """Its scaling by true rates (`sparkstorm.extensions.autoscale.handle.Scaling`): plan,
-        apply.
-        """
+        """Its scaling by true rates (`sparkstorm.extensions.autoscale.handle.Scaling`)."""
         _, scaling = extensions_at("handle")
         return scaling(self.topology_id, self.name, self._cluster)
 
     def log_slots(self) -> list[str]:
-        """Return the slots ("node:port") of the workers whose last lines are kept."""
+        """Return the slots ("node:port") of workers whose last lines are kept."""
         return self._reader.log_slots()
 
     def log(self, slot: str, after: str = "0") -> list[tuple[str, bytes]]:
-        """Return the kept parts of one worker's log with ids greater than `after`, with their
-        ids.
-        """
+        """Return the kept parts of a worker's log after an id, with their ids."""
         return self._reader.log(slot, after)
 
     def conf(self) -> Mapping[str, Any]:
-        """Return its own configuration as its submission or its last rebalance left it;
-        NotAliveError when it is gone.
+        """Return its own configuration as its submission or last rebalance left it; NotAliveError
+        when it is gone.
         """
         return self._cluster.service.conf_of(self.topology_id)
 
     def blob_keys(self) -> frozenset[str]:
-        """Return the keys of its code and configuration, as when they were first asked for; empty
-        if it was gone by then.
-        """
+        """Return the keys of its code and configuration, as when first asked for."""
         if not self._blob_keys and (base := self._state.read_base(self.topology_id)):
             assignment = self._state.read_assignment(self.topology_id)
             own = assignment.blob_keys() if assignment else set()
@@ -417,8 +396,8 @@ class TopologyHandle:
         is_last: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """Write states, windows and positions into a folder, from which a submission (`--from`), a
-        replay or a test begins.
+        """Write states, windows and positions into a folder, from which a submission, a replay or a
+        test begins.
 
         Spouts rest meanwhile; then they go on, unless `is_last`: the topology is killed.
         CheckpointError names what is still under way after `patience_secs`, and changes nothing.
@@ -467,7 +446,7 @@ class TopologyHandle:
         self._cluster.requests.deactivate(self.name, self.topology_id)
 
     def plan_rebalance(self, options: RebalanceOptions) -> RebalancePlan:
-        """Return what a rebalance would do now; nothing is changed."""
+        """Return what a rebalance would do now."""
         return self._cluster.requests.plan_rebalance(self.name, options, self.topology_id)
 
     def rebalance(
@@ -476,15 +455,13 @@ class TopologyHandle:
         wait_secs: float | None = None,
         progress: Steps | None = None,
     ) -> None:
-        """Change its workers, executors, configuration or resources after a wait; returns when the
+        """Change its workers, executors, configuration or resources after a wait; return when the
         new assignment is out.
         """
         self._cluster.requests.rebalance(self.name, options, wait_secs, progress, self.topology_id)
 
     def restart(self, slot: WorkerSlot | None = None) -> None:
-        """Restart the worker in a slot, or all its workers; nothing is moved and nothing is
-        lost.
-        """
+        """Restart the worker in a slot, or all its workers."""
         self._cluster.requests.restart_worker(self.name, slot, self.topology_id)
 
     def set_log_level(self, levels: Mapping[str, LogLevel]) -> None:
@@ -500,15 +477,13 @@ class TopologyHandle:
         by_value: Sequence[str] | None = None,
         progress: Steps | None = None,
     ) -> TopologyHandle:
-        """Replace its code; with the same components and tasks the new one goes on with its streams
-        and states.
-        """
+        """Replace its code; with the same components and tasks streams and states go on."""
         self._cluster.requests.require(self.name, self.topology_id)
         new_id = self._cluster.replace_code(self.name, topology, conf, by_value, progress)
         return TopologyHandle(new_id, self._cluster, self._cluster.reader(new_id))
 
     def delete_data(self) -> None:
-        """Delete everything it has in Redis but its dead letters; only after it is gone.
+        """Delete everything it has in Redis but its dead letters, once it is gone.
 
         Its code goes too when `blob_keys` was asked for before.
         """
@@ -517,7 +492,7 @@ class TopologyHandle:
         self._cluster.service.discard_blobs(self._blob_keys)
 
     def close(self) -> None:
-        """Close its connection to Redis; the next look makes a new one."""
+        """Close its connection to Redis until the next use."""
         self._reader.close()
 
     # -- inside ------------------------------------------------------------------------------------

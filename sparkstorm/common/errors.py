@@ -17,13 +17,11 @@ def show(value: object, most: int = 60) -> str:
 
 
 class SparkStormError(Exception):
-    """Root of everything SparkStorm raises on purpose; its text is written for the user."""
+    """Root of SparkStorm's own errors; the text is written for the user."""
 
 
 class InvalidTopologyError(SparkStormError):
-    """A topology (its name, components, streams, groupings or parallelism) breaks a rule; names the
-    faulty part and the remedy.
-    """
+    """A topology breaks a rule; the text names the faulty part and the remedy."""
 
 
 class InvalidConfigError(SparkStormError):

@@ -1,6 +1,4 @@
-"""Components of other systems: Storm's Flux documents, multi-lang children and DRPC requests;
-Spark's StatefulProcessor.
-"""
+"""Components of other systems: Storm's Flux, multi-lang and DRPC; Spark's StatefulProcessor."""
 
 from sparkstorm.compat.drpc import DrpcSpout, ReturnResults
 from sparkstorm.compat.shell import ShellBolt, ShellSpout

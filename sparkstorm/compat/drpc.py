@@ -41,19 +41,16 @@ class _Call:
 
 
 class DrpcSpout(Spout):
-    """Spout that emits (args, return-info) for each request to a function; the request is answered
-    by what `ReturnResults` sends back.
+    """Spout that emits (args, return-info) for each request to a function; `ReturnResults` answers
+    it.
 
     The routes are Storm's: `GET /drpc/FUNCTION/ARGS`, and `POST /drpc/FUNCTION` with the arguments
-    as body. An answer is 200 with the result as text; 500 when a tuple of the request was parked,
-    or its tree ends without a result; 503 after `patience_secs` or when `most_waiting` requests
-    wait; 404 for another function. A request whose worker dies gets no answer: send it again.
+    as body. An answer is 200 with the result as text; 500 when a tuple was parked, or the tree ends
+    without a result; 503 after `patience_secs` or when `most_waiting` requests wait; 404 for
+    another function. A request whose worker dies gets no answer: send it again.
 
-    It listens on `host` (this machine only by default) and `port` + the task's index, where
-    `ReturnResults` in other workers must reach it. `token_file` or `token_env` name a secret that
-    callers show as `Authorization: Bearer ...`, and `ReturnResults` too; without one only loopback
-    is allowed, under its own names. Another address needs TLS (`certificate`, `key`: PEM files of
-    each host), or a proxy that has it (`is_behind_proxy`).
+    It listens on `host` and `port` + the task's index, where `ReturnResults` in other workers must
+    reach it; tokens and TLS as of `sparkstorm.connectors.Webhook`.
     """
 
     outputs = ("args", "return-info")
@@ -95,7 +92,7 @@ class DrpcSpout(Spout):
 
     @property
     def port(self) -> int:
-        """Return the port that it listens on, once it is open."""
+        """Port that it listens on, once it is open."""
         return self._server.port
 
     def next_tuple(self) -> None:
@@ -132,8 +129,8 @@ class DrpcSpout(Spout):
         self._server.close()
 
     def call(self, function: str, args: str) -> tuple[int, str]:
-        """Take a request in and wait for its result, in its own thread; return status and text
-        of the answer.
+        """Take a request and wait for its result, in its own thread; return status and text of the
+        answer.
         """
         if function != self.function:
             return 404, f"there is no function {function!r:.80} here, only {self.function}"
@@ -184,14 +181,12 @@ class _DrpcHandler(SpoutHandler):
 
 
 class ReturnResults(BasicBolt):
-    """Bolt that sends results back: of each tuple the first value is the result, the last one the
-    return-info of its request.
+    """Bolt that sends results back: a tuple's first value is the result, its last one the
+    return-info.
 
-    A result that is no text is sent as JSON. It is sent while the tuple is executed, so a caller
-    may have it a moment before what its request changed is committed; a tuple that is tried again
-    sends it again, and the first one counts. A caller that has gone, or whose spout's worker has
-    died, is no error. A `DrpcSpout` with a token wants it here too (`token_file`, `token_env`): the
-    return-info of a request is data, which others may read.
+    A result that is no text is sent as JSON, perhaps before the commit; of a tuple that is tried
+    again the first one counts. A caller that has gone is no error. It needs the token of its
+    `DrpcSpout`.
     """
 
     outputs = ()

@@ -284,10 +284,10 @@ class ShellBolt(_Shell, Bolt):
     """Bolt in another language: `ShellBolt(["node", "split.js"], ["word"])`; fields as `outputs` of
     any bolt.
 
-    The child's files travel when `topology.files` (`--files`) names them. A child that does not
-    answer within `timeout_s` seconds, or ends, fails the tuple, and those that it had not acked;
-    the next tuple starts a new one. The child gets ticks when `settings`, which are added to the
-    configuration that it sees, have `topology.tick.tuple.freq.secs`.
+    The child's files travel by `topology.files` (`--files`). A child that does not answer within
+    `timeout_s` seconds, or ends, fails its open tuples; the next tuple starts a new one. `settings`
+    are added to the configuration that it sees; it gets ticks if they have
+    `topology.tick.tuple.freq.secs`.
     """
 
     def prepare(self, conf: Conf, context: TopologyContext, collector: OutputCollector) -> None:

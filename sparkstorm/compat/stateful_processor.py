@@ -39,13 +39,12 @@ class ProcessorBolt(TimedBolt):
     `key` names the fields of `groupBy`, `outputs` the fields of its rows: names, types by name, or
     a StructType. `time_mode` is Spark's: timers by the watermark need `with_timestamp_field`, and
     `with_lag` is the delay of `withWatermark`; states with a time to live need "ProcessingTime".
-    Times are datetimes with a zone. `initial_state` has a Row, or a mapping by field, for each key;
-    a key's is given before its first row. `frames` is for processors of `transformWithStateInPandas`.
+    `initial_state` has a Row, or a mapping by field, for each key. `frames` is for processors of
+    `transformWithStateInPandas`.
 
-    When a call raises, what it emitted, put and set is undone, and the row is tried again. With
-    event time, rows and timers come in the order of time, where Spark's come by micro-batch: the
-    processor's watermark is the time of the row or timer, so live and replayed results agree, and a
-    timer that is not after it expires next.
+    When a call raises, what it did is undone, and the row is tried again. With event time, rows and
+    timers come in the order of time, not by micro-batch: the processor's watermark is the time of
+    the row or timer, and a timer that is not after it expires next.
 
     >>> from pyspark.sql import Row
     >>> from pyspark.sql.streaming import StatefulProcessor
@@ -90,7 +89,7 @@ class ProcessorBolt(TimedBolt):
         self._time_field: str | None = None
 
     def with_timestamp_field(self, field: str) -> Self:
-        """Take event time from this field of every input, in whole milliseconds from 0 on."""
+        """Take event time from this field, in whole milliseconds from 0 on."""
         self._time_field = field
         return super().with_timestamp_field(field)
 

@@ -1,7 +1,7 @@
-"""Ready-made sources and sinks for topologies; they use the public API only.
+"""Ready-made sources and sinks for topologies; docs/connectors.md explains their options and
+promises.
 
-Each is imported when its name is asked for: their libraries take half a second together, and a job
-uses one or two.
+Each is imported when its name is asked for: their libraries take half a second together.
 """
 
 from typing import TYPE_CHECKING

@@ -45,21 +45,15 @@ class FileSizes(TypedDict, total=False):
 class FileSink(TransactionalSink):
     """Sink that writes rows to files of a folder ("out", "s3://bucket/out"), exactly once.
 
-    `schema` declares the columns: "user string, clicks bigint", types by name, or a
+    `schema` declares the columns, "user string, clicks bigint", types by name, or a
     `pyarrow.Schema`; Parquet needs one. Without one a line of JSON has the fields of its row, and
-    rows of CSV have equal fields. An epoch is staged under `_staging` and appears by a rename
-    (in an object store: by a copy of one object), so that a reader of the folder sees all of it or
-    nothing. An epoch lasts `flush_secs`, or `flush_rows` rows. Small files are compacted: while a
-    task's newest file has less than `target_bytes`, the next epoch replaces it by one with the rows
-    of both, in the same rename.
+    rows of CSV have equal fields. An epoch lasts `flush_secs`, or `flush_rows` rows; it is staged
+    under `_staging` and appears by a rename (in an object store: by a copy). While a task's newest
+    file has less than `target_bytes`, the next epoch replaces it by one with the rows of both.
 
-    `partition_by` names fields by whose values rows are put into folders as Hive and Spark lay them
-    out, "country=FR/city=Nice"; the files leave these fields out. `day_of` names a field of
-    milliseconds, or a time, and puts rows into a folder of its calendar day in `zone`,
-    "day=2026-11-29", before the others. Then an epoch has a file in each folder, and these appear
-    one after the other; a task has its newest small file in each folder.
-
-    A row that does not fit the schema is tried again and parked, as in any bolt.
+    `partition_by` names fields whose values are folders, "country=FR/city=Nice". `day_of` names a
+    field of milliseconds, or a time, for a folder of its day in `zone` before them,
+    "day=2026-11-29". A row that does not fit the schema is tried again and parked.
     """
 
     def __init__(

@@ -90,22 +90,15 @@ class Files(ReplayableSpout):
     """Spout that emits each record of the files that match its patterns exactly once.
 
     `format` is "lines" (field `line`), "json" (an object a line), "csv" (with a header) or
-    "parquet"; the latter three need `fields`, as names or as types by name. Text may be packed
-    (.gz, .bz2, .xz, .zst). `follow` looks for new files every `poll_secs`; a file must be complete when it
-    appears (write it under a name with a dot or underscore in front, then rename it). `tail`
-    follows files that grow, as `tail -F` does: a renamed file is read to its end, a truncated one
-    from its beginning. A record that cannot be read goes to the stream `bad` (path, place, text,
-    reason) and is reported.
+    "parquet"; the latter three need `fields`, as names or types by name. Text may be packed (.gz,
+    .bz2, .xz, .zst). `follow` looks for new files every `poll_secs`; a file must be complete when
+    it appears. `tail` follows files that grow, as `tail -F` does. A record that cannot be read goes
+    to the stream `bad` (path, place, text, reason).
 
-    Files are dealt to tasks by their names (`tail`: by inode). Of those that are there, a task
-    reads one after the other, in the order of their paths or of `order(path)`. All must be readable
-    under the same paths wherever the spout runs.
-
-    With `time` a task reads its files in step by event time instead: that of the field `time`, or
-    what the function `time` makes of a record's fields by name, in milliseconds. A record is late
-    only if it is late within its own file. A file at its end is not waited for. A record on which
-    the function raises, or whose time is no whole number, goes to `bad`. Each file is opened at the
-    beginning, for its first record.
+    Files are dealt to tasks by their names (`tail`: by inode) and must have the same paths wherever
+    the spout runs. A task reads one after the other, in the order of their paths or of
+    `order(path)`; with `time`, a field or a function of a record's fields by name, in step by event
+    time in milliseconds.
 
     Batches of a Parquet file go to bolts of columns as they are, each as one message, unless `time`
     is given. The position has every file that matched: keep them to some tens of thousands.
@@ -238,8 +231,8 @@ class Files(ReplayableSpout):
         return spout
 
     def splits(self, paths: str, most_bytes: int) -> list[FileSplit]:
-        """Return the files that match a pattern, in the order in which a task reads them, those of
-        more bytes in parts; with `time` all of them as one.
+        """Return a pattern's files in the order of reading, larger ones in parts; with `time` all
+        as one.
         """
         folders = Folders([absolute(paths)])
         files = self._sorted(folders.find())
@@ -252,9 +245,7 @@ class Files(ReplayableSpout):
         ]
 
     def of_split(self, split: FileSplit) -> Files:
-        """Return a source of a part's files, from its beginning; rows from its end on are the next
-        part's.
-        """
+        """Return a source of a part's files; rows from its end on are the next part's."""
         spout = copy.copy(self)
         spout._patterns = list(split.paths)
         spout._follow = spout._tail = False

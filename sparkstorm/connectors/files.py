@@ -35,8 +35,8 @@ _LINES_PER_CALL = 64
 
 
 def find_files(paths: Iterable[str | Path], pattern: str = "*") -> list[tuple[str, int]]:
-    """(path, bytes) of every file named or found below a named folder, sorted; InvalidConfigError
-    if one is missing. The paths are absolute: workers have other working directories.
+    """(path, bytes) of every file named or found below a named folder, sorted, with absolute paths;
+    InvalidConfigError if one is missing.
     """
     size_by_path: dict[str, int] = {}
     for path in map(Path, paths):
@@ -90,22 +90,17 @@ def _checked(read: Mapping[str, int], files: Sequence[tuple[str, int]]) -> dict[
 
 
 class FileLines(ReplayableSpout):
-    """Spout that emits every line of its files, without the line end; message id file number *
-    2**40 + byte offset.
+    """Spout that emits every line of its files; message id file number * 2**40 + byte offset.
 
-    `files` are paths of files or folders, or what `find_files` returned. Files are dealt to tasks
-    so that each gets about the same bytes, and each task reads its files in the order of their
-    names, or of `order(path)`: event times that rise from file to file rise in every task. The
-    files must be readable under the same paths wherever the spout runs. Bytes that are not UTF-8
-    become U+FFFD; compressed files are refused by their names. Its position is (file number, byte offset).
-    Bolts of columns get blocks of lines (128 kB) as Arrow batches, each as one message with the id
-    of its first line. `read` has for files how many bytes are not to be read again; files that have
-    grown or come since are read from there.
+    `files` are paths of files or folders, or what `find_files` returned. Tasks get about the same
+    bytes each, and read their files in the order of their names, or of `order(path)`. The files
+    must have the same paths wherever the spout runs. Compressed files are refused by their names.
+    Bolts of columns get blocks of lines (128 kB), each as one message. `read` gives bytes by file
+    that are not to be read again.
 
-    With the function `time`, from a record ({"line": text}) to milliseconds, a task reads its files
-    in step by event time: a line is late only if it is late within its own file. A line on which
-    the function raises is reported, and keeps its place in its file. Bolts of columns then get
-    rows, and the position is the byte offset in each file.
+    With `time`, a function from a record ({"line": text}) to milliseconds, a task reads its files
+    in step by event time. A line on which it raises is reported and stays in its place. Bolts of
+    columns then get rows.
     """
 
     outputs = ("line",)
@@ -220,8 +215,8 @@ class FileLines(ReplayableSpout):
         return spout
 
     def splits(self, paths: str, most_bytes: int) -> list[FileSplit]:
-        """Return the files of a path in the order in which a task reads them, those of more bytes
-        in parts; with `time` all of them as one.
+        """Return a path's files in the order of reading, larger ones in parts; with `time` all as
+        one.
         """
         (files,) = share(_plain(find_files([paths])), 1, self._order)
         if self._time is not None:
@@ -233,7 +228,7 @@ class FileLines(ReplayableSpout):
         return parts
 
     def of_split(self, split: FileSplit) -> FileLines:
-        """Return a source of a part's files, from its beginning to its end."""
+        """Return a source of a part's files."""
         spout = copy.copy(self)
         spout._files = _sized(split.paths)
         spout._read = {split.paths[0]: split.start}

@@ -309,19 +309,17 @@ class _Request:
 
 class Webhook(Spout):
     """Spout that emits the JSON objects that are posted to it: named `fields`, and the request's
-    `Idempotency-Key` (`idempotency_key`).
+    `Idempotency-Key` (`idempotency_key`). At least once.
 
-    A request is one object or a list of them. It is answered with 200 once every tuple of it was
-    processed and committed, 422 if one was parked, or if a value is not of its field's declared
-    type or none that a tuple carries (then no row of the request is emitted), 400 or 413 for what
-    is no such JSON, 503 after `patience_secs` or when `most_waiting` requests wait. A sender that
-    gets no 200 must send again: at least once; a topology that keeps the keys it has seen makes it
-    exactly once.
+    A request is one object or a list. It is answered with 200 once every tuple was processed and
+    committed, 422 if one was parked or has a value of another type (then no row is emitted), 400 or
+    413 for what is no such JSON, 503 after `patience_secs` or when `most_waiting` requests wait. A
+    sender that gets no 200 must send again.
 
     It listens on `host` (this machine only by default) and `port` + the task's index. `token_file`
     or `token_env` name a secret that senders show as `Authorization: Bearer ...`; without one only
-    loopback is allowed, under its own names. Another address needs TLS (`certificate`, `key`: PEM
-    files of each host), or a proxy that has it (`is_behind_proxy`).
+    loopback is allowed. Another address needs TLS (`certificate`, `key`: PEM files of each host),
+    or a proxy that has it (`is_behind_proxy`).
     """
 
     def __init__(
@@ -362,7 +360,7 @@ class Webhook(Spout):
 
     @property
     def port(self) -> int:
-        """Return the port that it listens on, once it is open."""
+        """Port that it listens on, once it is open."""
         return self._server.port
 
     def next_tuple(self) -> None:
@@ -395,8 +393,8 @@ class Webhook(Spout):
         self._server.close()
 
     def take(self, path: str, body: bytes, key: str | None) -> tuple[int, str]:
-        """Take a request in and wait for its end, in its own thread; return status and text of
-        the answer.
+        """Take a request and wait for its end, in its own thread; return status and text of the
+        answer.
         """
         if path.partition("?")[0] != self._path:
             return 404, f"rows are posted to {self._path}"

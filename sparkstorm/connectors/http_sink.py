@@ -32,17 +32,13 @@ _LASTING |= dict.fromkeys((301, 302, 303, 307, 308), "it points elsewhere: corre
 
 
 class HttpSink(TransactionalSink):
-    """Sink that posts rows as JSON, one request each or `batch` rows as a list, after the commit;
-    idempotent by `Idempotency-Key`.
+    """Sink that posts rows as JSON after the commit, one a request or `batch` rows as a list;
+    idempotent by `Idempotency-Key`, else at least once.
 
-    The key names topology, component, task, the store's incarnation, epoch and place, and is the
-    same whenever the request is repeated. Rows are an outbox in the worker's commit. Answers of
-    5xx, 408, 425 and 429, answers that are cut short and lost connections are tried again
-    (`topology.sink.patience.secs`), not before the time of a `Retry-After` (seconds or a date) is over; 401, 403,
-    404, 405, 407 and redirects end the run. Rows answered otherwise than 2xx are parked; a
-    list is halved first, under keys that name place and length, until only the rows that are
-    refused alone are left: a refused list must have left nothing. At least once for a server that
-    does not look at the key.
+    The key is the same whenever the request is repeated. 5xx, 408, 425, 429, cut answers and lost
+    connections are tried again (`topology.sink.patience.secs`), after a `Retry-After`; 401, 403,
+    404, 405, 407 and redirects end the run. Rows answered otherwise than 2xx are parked; a refused
+    list, of which the server must have taken nothing, is halved first.
     """
 
     def __init__(

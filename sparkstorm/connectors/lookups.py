@@ -31,11 +31,9 @@ _MOST_BYTES = 1 << 20  # of an answer: one that is larger is no row
 class SqlLookup:
     """Look-up in a table, or by a query, of any database that SQLAlchemy supports.
 
-    `key` names the table's columns of the key (the bolt's key fields have their values), and the
-    columns of the fields that are looked up have their names, unless `columns` gives other ones by
-    field. A `query` in place of the table selects the key first, then the fields:
-    `SELECT name, country FROM users WHERE name IN :keys`. A row of a key with several rows is any
-    of them.
+    `key` names the table's columns of the key; the columns looked up have the fields' names, unless
+    `columns` gives other ones by field. A `query` selects the key first, then the fields: `SELECT
+    name, country FROM users WHERE name IN :keys`. Of several rows of a key any one is taken.
     """
 
     def __init__(
@@ -142,11 +140,11 @@ class SqlLookup:
 
 
 class RedisLookup:
-    """Look-up in a Redis of the user's: `pattern`, as "user:{}", makes the name of a key.
+    """Look-up in a Redis of yours: `pattern`, as "user:{}", makes the name of a key.
 
-    The fields that are looked up are those of a hash; with `text=True` the only one is the text
-    under the key. Values are text, or what the field's type says: bigint, double, boolean. A key of
-    several fields fills as many places.
+    The fields are those of a hash; with `text=True` the only one is the text under the key. Values
+    are text, or of the field's type: bigint, double, boolean. A key of several fields fills as many
+    places.
     """
 
     def __init__(
@@ -208,11 +206,11 @@ class RedisLookup:
 
 
 class HttpLookup:
-    """Look-up by HTTP: a GET of each key's URL, as "https://host/users/{}", answered by an object of
+    """Look-up by HTTP: a GET of each key's URL ("https://host/users/{}"), answered by an object of
     JSON with the fields; 404 means that there is none.
 
-    With `post=True` the keys of a call travel as one list of JSON to the URL, and the answer is an
-    object of such objects, by key as text.
+    With `post=True` the keys of a call are posted as one list of JSON, and answered by an object of
+    such objects, by key as text.
     """
 
     def __init__(

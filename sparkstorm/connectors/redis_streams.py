@@ -43,18 +43,14 @@ class RedisSource(ReplayableSpout):
     """Spout that emits the entries of Redis streams exactly once: named fields as text, the entry's
     `id` and its time (`time_ms`).
 
-    The streams of a task are read in step by event time: that of the field `time`, which has
-    milliseconds as text, or what the function `time` makes of a record's fields by name; else the
-    time in the entry's id. A record is late only if it is late within its own stream. A stream at
-    its end is not waited for. A record on which the function raises, or whose field is no whole
-    number, goes to the stream `bad` (place, text, reason) and is reported.
+    A task's streams are read in step by event time: the field `time` (milliseconds as text), what
+    the function `time` makes of a record's fields, or the time in the entry's id. A record without
+    one goes to the stream `bad` (place, text, reason).
 
-    The position is the last id of each stream and the number of entries up to it. Consumer groups
-    are not used: a group's position lives in Redis and would move without the topology's commit;
-    groups of others on the same streams are not disturbed. Streams are dealt to tasks in turn.
-    `first="$"` begins with the entries after the start. Entries removed behind the position are an
-    error when the source connects (Redis 7 and newer); `lost="skip"` goes on with the oldest entry
-    that is left.
+    The position is the last id of each stream with the number of entries; no consumer group is
+    joined. Streams are dealt to tasks in turn. `first="$"` begins with the entries after the start.
+    Entries removed behind the position are an error at connecting (Redis 7 and newer);
+    `lost="skip"` goes on with the oldest one left.
     """
 
     blocking = True
@@ -282,13 +278,12 @@ def _loss(info: Mapping[str, Any], last: str, passed: int | None) -> str:
 
 
 class RedisSink(TransactionalSink):
-    """Sink that appends rows to a Redis stream, exactly once: entries and the epoch's number are
-    written by one script.
+    """Sink that appends rows to a Redis stream, exactly once as long as Redis keeps what it has
+    acknowledged.
 
-    Fields become the entry's; text and bytes as they are, other values as JSON. The rows are an
-    outbox in the worker's commit. The number is kept under
-    `{stream}:sparkstorm:<topology>/<component>/<task>`. `most` bounds the stream (MAXLEN ~).
-    Exactly once as long as Redis keeps what it has acknowledged.
+    Text and bytes are written as they are, other values as JSON. The epoch's number is under
+    `{stream}:sparkstorm:<topology>/<component>/<task>`, written by the same script. `most` bounds
+    the stream (MAXLEN ~).
     """
 
     def __init__(

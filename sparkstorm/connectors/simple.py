@@ -16,7 +16,7 @@ class Rate(ReplayableSpout):
     """Spout that emits the numbers 0, 1, 2 ... with their times, so many a second over all tasks;
     `rows` of them, or without an end.
 
-    Row n is due, and has the time, n / rows_per_second after the start of the first run.
+    Row n has the time n / rows_per_second after the start of the first run.
     """
 
     def __init__(self, rows_per_second: float = 1.0, rows: int | None = None) -> None:

@@ -36,17 +36,15 @@ class SparkSource(ReplayableSpout):
     """Spout that emits the rows of a Spark Python data source
     (`pyspark.sql.datasource.DataSource`), each exactly once.
 
-    The position is the source's own offsets with the rows read of the range at hand; a partition
-    that was being read is read again after a crash, up to where it was. So `read` of a partition
-    must give the same rows in the same order each time, as Spark demands it too. `commit(end)` of
-    the reader is called when the position behind it is committed and every tuple up to there is
-    done (after a restart: or in the topology's own streams). Rows are tuples, lists, or Rows, which
-    go by their names.
+    The position is the source's offsets with the rows read of the present range, so `read` of a
+    partition must repeat itself. The reader's `commit(end)` is called when the position behind it
+    is committed and every tuple up to there is done (after a restart: or in the topology's own
+    streams).
 
-    `partition_key` names each partition by a value that stays the same over all ranges (a shard's
-    number); with it, several tasks share the partitions. Arrow batches that `read` yields go to
-    bolts of columns as they are, each as one message. `follow=False` ends the source at what is
-    there now. `poll_secs` is the pause between two looks for news.
+    `partition_key` names each partition by a value that stays over all ranges (a shard's number);
+    only with it several tasks share the partitions. Arrow batches that `read` yields go to bolts of
+    columns as they are, each as one message. `follow=False` ends the source at what is there now.
+    `poll_secs` is the pause between two looks for news.
     """
 
     blocking = True
@@ -269,13 +267,11 @@ class SparkSink(TransactionalSink):
     `DataSourceWriter` where it has no other.
 
     `write` runs in the epoch's first phase, `commit` after the worker's commit, with the epoch of
-    the task as batch id. It may be called again with the same messages after a crash, as by Spark.
-    A `DataSourceWriter` takes no batch id: each epoch has its own writer, whose data source
-    has the options `sparkstorm-sink` and `sparkstorm-epoch`. Each task commits for itself. A writer
-    of Arrow batches gets the schema's types; a row with a value that they do not hold unchanged is
-    tried again and parked. The attributes of a commit message must be values that a tuple may
-    carry. What `write` of an epoch left that was never committed is for the source to clean up. An
-    epoch lasts `flush_secs`.
+    the task as batch id; it may be repeated with the same messages after a crash. A
+    `DataSourceWriter` gets the options `sparkstorm-sink` and `sparkstorm-epoch` instead. A writer
+    of Arrow batches gets the schema's types; a row that they do not hold unchanged is tried again
+    and parked. Attributes of a commit message must be values that a tuple may carry. What a `write`
+    left that was never committed is for the source to clean up. An epoch lasts `flush_secs`.
     """
 
     def __init__(

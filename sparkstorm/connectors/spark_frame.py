@@ -42,12 +42,11 @@ return 1
 
 
 class SparkFrame(RedisSource):
-    """Spout that emits the rows that `send_frame` puts into a Redis stream, each exactly once: of
-    any source that a Spark cluster can read.
+    """Spout that emits the rows that `send_frame` puts into a Redis stream, each exactly once.
 
     `fields` are columns of the frame, as names or types by name. Entries are deleted when all
     tuples up to theirs are done. One that is no such row goes to the stream `bad` (id, text,
-    reason) and is reported.
+    reason).
     """
 
     def __init__(
@@ -173,11 +172,10 @@ def send_frame(
     """Send a frame's rows to a `SparkFrame`: a streaming one by a query, which is returned; a batch
     one at once, returning None.
 
-    Rows are fenced by (`name`, batch, partition), so that a micro-batch that Spark repeats is
-    dropped; this needs the same rows in the same partitions, as every repeatable source gives
-    without a shuffle in between. A batch frame that is sent again under its name is dropped as a
-    whole. `checkpoint` is Spark's folder for the query. Sending pauses while `most_waiting` rows
-    wait.
+    Rows are fenced by (`name`, batch, partition), so a repeated micro-batch, or a batch frame sent
+    again under its name, is dropped; it must have the same rows in the same partitions, as every
+    repeatable source gives without a shuffle in between. `checkpoint` is Spark's folder for the
+    query. Sending pauses while `most_waiting` rows wait.
     """
     secret = Secret("send_frame", password_file, password_env)
     for name_of, kind in (

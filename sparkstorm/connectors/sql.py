@@ -36,13 +36,12 @@ class SqlSource(ReplayableSpout):
     """Spout that emits the rows of a table or query in the order of a growing column, each exactly
     once.
 
-    `key` is a column that grows and is unique, such as an identity; the position is its last value.
-    Transactions may commit in another order than they drew their numbers: a whole number that is
-    missing is waited for `gap_secs`, then taken for one that was rolled back. `fields` are the
+    `key` is a column that grows and is unique; the position is its last value. A whole number that
+    is missing is waited for `gap_secs`, then taken for one that was rolled back. `fields` are the
     columns to emit, as names or types by name. A row that no tuple can carry (a time without a
-    zone, a date behind the year 9999) goes to the stream `bad` (key, text, reason) and is reported. A column bolt gets batches,
-    each one message, if the fields are declared as bigint, double, boolean, string or binary.
-    Changes of rows that were read, and deletions, are not seen.
+    zone, a date behind the year 9999) goes to the stream `bad` (key, text, reason). A column bolt
+    gets batches, each one message, if the fields are declared as bigint, double, boolean, string or
+    binary. Changes and deletions of rows that were read are not seen.
     """
 
     blocking = True

@@ -48,18 +48,15 @@ class SqlSink(TransactionalSink):
     """Sink that writes rows into a table, exactly once: the epoch's number is written into
     `sparkstorm_epochs` in the same transaction.
 
-    The tuples' fields are the columns, unless `fields` names some of them. The rows of an epoch are
-    inserted, then the worker commits (with the rows as an outbox), then the transaction commits;
-    after a crash the outbox is written if the database has not the epoch. A row that the database
-    refuses is parked. Text into a JSON column is parsed by the database; None is NULL. The user
-    needs the right to create `sparkstorm_epochs`, or it is there:
-    `CREATE TABLE sparkstorm_epochs (sink VARCHAR(250) PRIMARY KEY, epoch BIGINT NOT NULL)`.
+    The tuples' fields are the columns, unless `fields` names some. A row that the database refuses
+    is parked. Text into a JSON column is parsed by the database; None is NULL. The user needs the
+    right to create `sparkstorm_epochs`, or it is there: `CREATE TABLE sparkstorm_epochs (sink
+    VARCHAR(250) PRIMARY KEY, epoch BIGINT NOT NULL)`.
 
-    With `key`, one column or several that are the table's primary key or a unique key, a row takes
-    the place of the one with the same key: mode "upsert" sets all of the sink's columns, "merge"
-    those that are not None. Rows of one key are written in the order in which they come. A
-    tombstone, which is a row with a key and None in every other field, deletes the row of its key;
-    `on_tombstone="write"` writes the Nones instead. PostgreSQL, SQLite, MySQL and MariaDB.
+    With `key`, columns that are the table's primary key or a unique key, a row takes the place of
+    the one with the same key (PostgreSQL, SQLite, MySQL and MariaDB): mode "upsert" sets all of the
+    sink's columns, "merge" those that are not None. A tombstone, a row with a key and None in every
+    other field, deletes the row; `on_tombstone="write"` writes the Nones.
     """
 
     def __init__(
@@ -226,8 +223,8 @@ class SqlSink(TransactionalSink):
             self._engine.dispose()
 
     def insert_once(self, name: str, fields: Sequence[str], rows: Iterable[Sequence[Any]]) -> bool:
-        """Insert rows outside of a topology, all in one transaction, unless that was done under
-        this name; return whether now.
+        """Insert rows outside of a topology in one transaction, unless done under this name; return
+        whether now.
 
         InvalidConfigError when the table does not take them; a database that does not answer is
         StoreUnavailableError.

@@ -65,10 +65,9 @@ def back_fill(
     """Replay the history that the topology's spouts read, write a checkpoint of its end, and return
     the results.
 
-    `rows` limits what is read. `inputs` replace spouts as in `replay`; for each of those,
-    `positions` are what its tasks would hand over at the end of that data (what `snapshot` returns,
-    unless the spout hands over something else), in their order. The options are those of `replay`;
-    an `event_time` given by its name leaves rows in their order.
+    `rows` limits what is read. `inputs` replace spouts as in `replay`; `positions` are then what
+    each one's tasks would hand over at the end of that data, in their order. Options are those of
+    `replay`; an `event_time` given by its name leaves rows in their order.
     """
     check_session("the session", spark)
     options = _modules_listed(options_of(options, arguments))
@@ -118,7 +117,7 @@ def back_fill_locally(
     overwrite: bool = False,
     **arguments: Unpack[OptionArguments],
 ) -> LocalResults:
-    """Write the same checkpoint as `back_fill` without Spark, for unit tests."""
+    """Write the checkpoint of `back_fill` without Spark, for unit tests."""
     options = options_of(options, arguments)
     plan = _plan(topology, options)
     writer = _writer(plan, checkpoint, overwrite)

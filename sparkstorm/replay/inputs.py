@@ -20,17 +20,17 @@ LONG_AGO = -(2**63)
 class EventTime:
     """Column of the event time (milliseconds or a timestamp), by input name or one for all inputs.
 
-    `in_order`: rows are sorted by event time, so no row of data is late. Otherwise rows keep their
-    positions, virtual time is the greatest event time so far of their source, and the rows that are
-    late live are late here.
+    `in_order`: rows are sorted by event time, so none is late. Otherwise rows keep their positions,
+    virtual time is the greatest event time so far of their source, and the rows that are late live
+    are late here.
     """
 
     columns: Mapping[str, str] | str
     in_order: bool = True
 
     def column(self, name: str, feed: Feed) -> str:
-        """Return the column of one input; InvalidTopologyError if none is named, since all inputs
-        need one or none.
+        """Return the column of an input; InvalidTopologyError if none is named: all inputs need one
+        or none.
         """
         if isinstance(self.columns, str):
             return self.columns

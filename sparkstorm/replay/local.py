@@ -70,20 +70,18 @@ class LocalResults:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return what the tasks of each component did, added up."""
+        """Counts of each component, added up over tasks."""
         return self.evidence.counts
 
     @property
     def metrics(self) -> dict[str, dict[str, MetricValue]]:
-        """Return what counters and histograms of user code have counted, by component and name;
-        spouts do not run in a replay.
-        """
+        """Counters and histograms of user code by component and name, without spouts."""
         return self.evidence.metrics
 
     @property
     def states(self) -> Mapping[str, dict[Any, Any]]:
-        """Return final states over all tasks, by component; reading one in which several tasks have
-        a key is a ValueError.
+        """Final states over all tasks, by component; ValueError for one in which several tasks have
+        a key.
         """
         return _Merged(self.states_by_task)
 
@@ -122,11 +120,10 @@ def replay_locally(
     shortcuts: bool = True,
     **arguments: Unpack[OptionArguments],
 ) -> LocalResults:
-    """Replay rows given as lists, with ReplayOptions or their fields as keyword arguments; results
-    are plain values.
+    """Replay rows given as lists; options as those of `replay`, results are plain values.
 
-    `partitions`: into how many parts the rows of each input are cut, or the sorted positions of the
-    cuts. `shortcuts`: whether rows are combined before they travel (tests compare both).
+    `partitions`: number of parts of each input, or the sorted positions of the cuts. `shortcuts`:
+    whether rows are combined before they travel (tests compare both).
     """
     options = options_of(options, arguments)
     if options.types:

@@ -22,16 +22,13 @@ from sparkstorm.replay.plan import Plan, make_plan
 class ReplayOptions:
     """Options of a replay.
 
-    conf, name: as for the live run, so that tasks and the first targets of shuffles are the same.
-    event_time: the column that is the virtual time of rows. from_checkpoint: folder of a savepoint
-    or checkpoint with whose states, windows, timers and clocks the replay begins. states: initial
-    states by component: frames (key, value and, from a former run, task), or locally mappings.
-    types: columns of results by name ("word string, n bigint"), over what streams and states
-    declare; others are inferred. outputs: the results to keep; None: all. effects: by bolt, over
-    what its class declares: `Effects`. skip_bad: whether failing records are put aside; else they
-    end the replay. columns: whether bolts that take batches get batches; else they get rows, as
-    live. by_value: modules to send to the executors as they are in memory, next to those of the
-    components.
+    conf, name: as for the live run. event_time: the column that is the virtual time of rows.
+    from_checkpoint: folder of a savepoint or checkpoint to begin with. states: initial states by
+    component: frames (key, value and, from a former run, task), or locally mappings. types: columns
+    of results by name ("word string, n bigint"), over what streams and states declare. outputs: the
+    results to keep; None: all. effects: `Effects` by bolt, over what its class declares. skip_bad:
+    put failing records aside instead of ending the replay. columns: whether bolts that take batches
+    get batches; else rows. by_value: modules to send to the executors as they are in memory.
     """
 
     conf: Mapping[str, Any] = field(default_factory=dict)
@@ -47,8 +44,7 @@ class ReplayOptions:
     by_value: Iterable[str] = ()
 
     def plan(self, topology: Topology) -> Plan:
-        """Check the configuration, cut the topology into stages, and read the checkpoint to begin
-        with, if there is one.
+        """Check the configuration, cut the topology into stages, and read the checkpoint.
 
         InvalidTopologyError, InvalidConfigError; CheckpointError for a checkpoint that is damaged
         or of other components.
@@ -72,7 +68,7 @@ class ReplayOptions:
         )
 
     def time(self, in_order: bool = True) -> EventTime | None:
-        """Return the event time; `in_order` is for one that is given by its column's name alone."""
+        """Return the event time; `in_order` is for one given by its column's name alone."""
         return (
             EventTime(self.event_time, in_order)
             if isinstance(self.event_time, str)

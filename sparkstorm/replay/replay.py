@@ -27,8 +27,7 @@ def replay(
     options: ReplayOptions | None = None,
     **arguments: Unpack[OptionArguments],
 ) -> Replay:
-    """Run a topology over history, lazily: {"spout-id[:stream]": DataFrame} replaces spouts, bolts
-    are unchanged.
+    """Run a topology over history, lazily: {"spout-id[:stream]": DataFrame} replaces spouts.
 
     Options are a ReplayOptions record, its fields as keyword arguments, or both (keyword arguments
     win).

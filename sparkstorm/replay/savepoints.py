@@ -66,10 +66,10 @@ class Begun:
 
 def checkpoint_states(folder: str | Path) -> dict[str, dict[Any, Any]]:
     """Return keys and values by component, for `replay_locally(states=...)` or
-    `Stepper(state=...)`: without windows and timers.
+    `Stepper(state=...)`.
 
-    A warning names what is left out; `from_checkpoint=` continues with all that a checkpoint has.
-    CheckpointError names the damaged file; ValueError a key that several tasks of a component have.
+    Windows and timers are left out with a warning; `from_checkpoint=` has them. CheckpointError
+    names a damaged file; ValueError a key that several tasks of a component have.
     """
     checkpoint = read_checkpoint(Path(folder))
     states_by_component = {}

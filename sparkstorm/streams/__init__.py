@@ -1,21 +1,18 @@
-"""Chained face: a topology written as a chain of steps, which become components of a
-TopologyBuilder.
+"""Topologies as a chain of steps, which become components of a TopologyBuilder.
 
-    >>> from sparkstorm.api import spout
-    >>> @spout("line")
-    ... def lines():
-    ...     return ["a b a"]
-    >>> def split(tup):
-    ...     yield from tup["line"].split()
-    >>> def count(tup, state):
-    ...     yield tup["word"], state.add(tup["word"], 1)
-    >>> topology = stream(lines).flat_map(split, "word").key_by("word").update(count, "word", "count").build()
-    >>> [(each.id, each.kind) for each in topology]
-    [('lines', 'spout'), ('split', 'bolt'), ('count', 'bolt')]
+>>> from sparkstorm.api import spout
+>>> @spout("line")
+... def lines():
+...     return ["a b a"]
+>>> def split(tup):
+...     yield from tup["line"].split()
+>>> def count(tup, state):
+...     yield tup["word"], state.add(tup["word"], 1)
+>>> topology = stream(lines).flat_map(split, "word").key_by("word").update(count, "word", "count").build()
+>>> [(each.id, each.kind) for each in topology]
+[('lines', 'spout'), ('split', 'bolt'), ('count', 'bolt')]
 
-A step is a component of its function's name, which errors, states and the page show. Left out:
-fusing of steps into one component, which would run them in one call but take away the names of all
-but one.
+A step is a component of its function's name, which errors, states and the page show (decision 62).
 """
 
 from sparkstorm.streams.as_of_join import AsOfJoinBolt

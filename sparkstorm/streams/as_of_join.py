@@ -25,17 +25,14 @@ _VERSION = "version"
 
 
 class AsOfJoinBolt(KeyedJoin):
-    """Bolt that joins each row of a stream with the latest row of another at or before its time, of
-    the same key; also a table join.
+    """Bolt that joins each row of a stream with the latest row of another, a table, at or before
+    its time, of the same key.
 
-    The other stream is a table: each of its rows is the newest version of its key, until the next
-    one. `deletes` says which rows end their key: `deletes={"op": "delete"}`, or several values. The
-    table is the task's keyed state. A foreign key is a key of another name: `AsOfJoinBolt("orders",
-    key="user_id").join("users", key="id")`.
-
-    With a timestamp field a row meets the version as of its event time, and `within` says how old
-    that may be. Without one it meets the newest version that has come, which no replay repeats. A
-    key that holds None has no partner.
+    `deletes` says which rows of the table end their key: `deletes={"op": "delete"}`, or several
+    values. A foreign key is a key of another name: `AsOfJoinBolt("orders",
+    key="user_id").join("users", key="id")`. With a timestamp field `within` says how old a version
+    may be. Without one a row meets the newest version that has come, which no replay repeats. A key
+    that holds None has no partner.
 
     >>> quoted = (
     ...     AsOfJoinBolt("trades", key="symbol", fields=["symbol", "size", "at_ms"])
@@ -74,7 +71,7 @@ class AsOfJoinBolt(KeyedJoin):
         return self._joined(kind, source, key, fields)
 
     def left_join(self, source: Sources, *arguments: Any, **options: Any) -> Self:
-        """Join a table as `join` does, and keep rows without a partner."""
+        """Join as `join` does, and keep rows without a partner."""
         return self.join(source, *arguments, **options, kind="left")
 
     def prepare(self, conf: Any, context: Any) -> None:

@@ -33,14 +33,16 @@ _ROW = "window row"
 
 @dataclass(frozen=True, slots=True)
 class CalendarShape(WindowShape):
-    """Windows of whole days, weeks or months of a zone, made by `local_day` and its kin."""
+    """Windows of whole days, weeks or months of a zone, made by `local_day`, `local_week` and
+    `local_month`.
+    """
 
     unit: Literal["day", "week", "month"] = "day"
     zone: str = "UTC"
     offset_ms: int = 0
 
     def span(self, at_ms: int) -> tuple[int, int]:
-        """Return the start of the period of a time, and its end, which is the next one's start."""
+        """Return the start of the period of a time, and that of the next."""
         bounds = _bounds_around(self, at_ms // _DAY_MS)
         place = bisect_right(bounds, at_ms)
         return bounds[place - 1], bounds[place]
@@ -50,8 +52,8 @@ class CalendarShape(WindowShape):
         return CalendarBolt(bolt, self)
 
     def start_of(self, first: date) -> int:
-        """Return when the period that begins on a date begins: the first moment at which the zone's
-        clocks show midnight and the offset, or would.
+        """Return when the period of a date begins: the first moment at which the zone's clocks show
+        midnight and the offset, or would.
         """
         wall = datetime.combine(first, time()) + timedelta(milliseconds=self.offset_ms)
         return round(wall.replace(tzinfo=ZoneInfo(self.zone)).timestamp() * 1000)
@@ -69,8 +71,8 @@ class CalendarShape(WindowShape):
 
 
 def local_day(zone: str, offset: Duration | None = None) -> CalendarShape:
-    """Return windows of the days of a zone, as "Europe/Berlin", with 23, 24 or 25 hours.
-    `offset=Duration.hours(6)` has them begin at six in the morning.
+    """Return windows of the days of a zone, as "Europe/Berlin"; `offset=Duration.hours(6)` has them
+    begin at six in the morning.
     """
     return _shape("day", zone, offset)
 
@@ -90,9 +92,8 @@ def local_month(zone: str, offset: Duration | None = None) -> CalendarShape:
 class CalendarBolt(TimedBolt):
     """A windowed or folding bolt over days, weeks or months of a zone.
 
-    The bolt's key, timestamp field, lag and late stream are those of these windows; they go by
-    event time, and tuples come in its order. `get_expired` and an allowed lateness are left out.
-    Accumulators and tuples are in the bolt's state until their window has fired.
+    Windows go by event time, and tuples come in its order. The bolt keeps its key, timestamp field,
+    lag and late stream; `get_expired` and an allowed lateness are left out.
 
     >>> from sparkstorm.api import WindowedBolt
     >>> class Counts(WindowedBolt):
@@ -137,7 +138,7 @@ class CalendarBolt(TimedBolt):
             self.with_late_tuple_stream(settings.late_stream)
 
     def with_timestamp_field(self, field: str) -> CalendarBolt:
-        """Take event time from this field of every input, in whole milliseconds from 0 on."""
+        """Take event time from this field, in whole milliseconds from 0 on."""
         self._time_field = field
         return super().with_timestamp_field(field)
 

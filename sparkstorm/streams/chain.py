@@ -35,9 +35,7 @@ Field = str | Mapping[str, str]  # a name, or, alone, types by name
 
 @dataclass(frozen=True, eq=False)
 class StreamStep:
-    """A component to be: its name, its instance or decorated function, and the steps that it
-    reads.
-    """
+    """A component to be: name, instance or decorated function, and the steps that it reads."""
 
     name: str
     component: Any
@@ -95,7 +93,7 @@ class FilterBolt(MapBolt):
 
 @dataclass(frozen=True)
 class Stream:
-    """Output of one or several steps. Every method adds a step and returns the output of that."""
+    """Output of one or several steps; every method adds a step and returns its output."""
 
     steps: tuple[StreamStep, ...]
     streams: tuple[str, ...] = ()
@@ -131,13 +129,11 @@ class Stream:
         return Stream(self.steps, (stream,) * len(self.steps))
 
     def key_by(self, *keys: str) -> KeyedStream:
-        """Bring tuples with equal values in these fields to the same task of the next step."""
+        """Bring tuples with equal values in these fields to one task of the next step."""
         return KeyedStream(self, keys)
 
     def window(self, shape: WindowShape, **options: Any) -> WindowedStream:
-        """Cut the stream into windows; options are those of `api.fold`: time, lag, lateness, merge,
-        late_stream.
-        """
+        """Cut the stream into windows; options as of `api.fold`."""
         return WindowedStream(self, shape, (), options)
 
     def merge(self, *others: Stream) -> Stream:
@@ -156,23 +152,21 @@ class Stream:
         parallelism: int = 1,
         **options: Any,
     ) -> Stream:
-        """Add values that are looked up by key to all fields; see `LookupBolt`, whose options these
-        are.
-        """
+        """Add values by `LookupBolt` to all fields."""
         keys = (key,) if isinstance(key, str) else tuple(key)
         return self._looked_up(fetch, keys, add, name, parallelism, None, options)
 
     def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
-        """Send the stream through any bolt; options are those of `set_bolt`."""
+        """Send the stream through any bolt; options as of `set_bolt`."""
         return self._then(_name(bolt, name), bolt, parallelism, None, options)
 
     def sink(self, bolt: Any, **options: Any) -> Stream:
-        """End in a sink: the same as `through`."""
+        """End in a sink, as `through`."""
         return self.through(bolt, **options)
 
     def build(self, *others: Stream) -> Topology:
-        """Return the topology that ends here, and in the other streams; InvalidTopologyError names
-        a step and its remedy.
+        """Return the topology that ends here and in the other streams; InvalidTopologyError names a
+        step and its remedy.
         """
         builder = TopologyBuilder()
         done: dict[str, StreamStep] = {}
@@ -251,7 +245,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class KeyedStream:
-    """A stream whose next step gets equal keys in one task."""
+    """Stream whose next step gets equal keys in one task."""
 
     stream: Stream
     keys: tuple[str, ...]
@@ -264,21 +258,17 @@ class KeyedStream:
         parallelism: int = 1,
         **options: Any,
     ) -> Stream:
-        """Emit what a function of a tuple and the task's state yields; options are those of
-        `api.bolt`, such as state_type.
-        """
+        """Emit what a function of a tuple and the task's state yields; options as of `api.bolt`."""
         name = _name(function, name)
         made = made_of(name, function, Declaration("bolt", outputs, self.keys, options), ("bolt",))
         return self.stream._then(name, made, parallelism)
 
     def window(self, shape: WindowShape, **options: Any) -> WindowedStream:
-        """Cut the stream of each key into windows; options are those of `api.fold`: time, lag,
-        lateness, merge, late_stream.
-        """
+        """Cut the stream of each key into windows; options as of `api.fold`."""
         return WindowedStream(self.stream, shape, self.keys, options)
 
     def through(self, bolt: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
-        """Send the stream through any bolt, by the key; options are those of `set_bolt`."""
+        """Send the stream through any bolt, by the key; options as of `set_bolt`."""
         return self.stream._then(_name(bolt, name), bolt, parallelism, fields(*self.keys), options)
 
     def join(
@@ -294,9 +284,8 @@ class KeyedStream:
         parallelism: int = 1,
         **options: Any,
     ) -> Stream:
-        """Join rows of another stream with an equal key and a near event time; see
-        `IntervalJoinBolt`. Further options: select, lag, late_stream, unmatched_stream,
-        time_output.
+        """Join another stream by `IntervalJoinBolt`. Options: select, lag, late_stream,
+        unmatched_stream, time_output.
         """
         bolt = IntervalJoinBolt(*self._side(name)).join(
             *other._side(name), within=within, lower=lower, upper=upper, kind=kind
@@ -314,8 +303,8 @@ class KeyedStream:
         parallelism: int = 1,
         **options: Any,
     ) -> Stream:
-        """Join the latest row of a table, or of any stream, with an equal key; see `AsOfJoinBolt`.
-        Further options: time, select, lag, late_stream, unmatched_stream, time_output.
+        """Join the latest row of a table by `AsOfJoinBolt`. Options: time, select, lag,
+        late_stream, unmatched_stream, time_output.
         """
         if options.get("lag") is not None and options.get("time") is None:
             raise InvalidTopologyError(
@@ -335,9 +324,7 @@ class KeyedStream:
         parallelism: int = 1,
         **options: Any,
     ) -> Stream:
-        """Add values that are looked up by the key, each by one task; see `LookupBolt`, whose
-        options these are.
-        """
+        """Add values by `LookupBolt`, each key in one task."""
         grouping = fields(*self.keys)
         return self.stream._looked_up(fetch, self.keys, add, name, parallelism, grouping, options)
 
@@ -393,7 +380,7 @@ class WindowedStream:
         name: str = "",
         parallelism: int = 1,
     ) -> Stream:
-        """Keep one accumulator per window and key, and emit it with the key and the time when the
+        """Keep one accumulator per window and key; emit it with the key and the time when the
         window is over.
         """
         options = {**self._options("merge"), "merge": self.options.get("merge"), "initial": initial}
@@ -426,7 +413,7 @@ class WindowedStream:
 
 
 def stream(spout: Any, *, name: str = "", parallelism: int = 1, **options: Any) -> Stream:
-    """Begin with a spout: an instance, or a function declared with @spout; options are those of
+    """Begin with a spout: an instance, or a function declared with @spout; options as of
     `set_spout`.
     """
     return Stream((StreamStep(_name(spout, name), spout, parallelism, options=options),))

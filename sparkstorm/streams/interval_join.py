@@ -23,16 +23,14 @@ _ROWS_PER_ENTRY = 32
 class IntervalJoinBolt(KeyedJoin):
     """Bolt that joins two streams by equal keys and near event times, and emits one row per pair.
 
-    A right row is a partner of a left one if its time less the left one's lies from `lower` to
-    `upper`, both included; `within` stands for both, before and after. `left_join`, `right_join` and
-    `full_join` emit rows without a partner as well, once the watermark shows that none can come; the
-    other stream's fields are then None. A key that holds None has no partner. Rows are kept as long
-    as a partner may come; late ones go to the late stream. Inputs without a grouping are grouped by
-    their key.
+    A right row's time less the left one's lies from `lower` to `upper`, both included; `within`
+    stands for both. Rows without a partner are emitted, where asked for, once the watermark shows
+    that none can come. A key that holds None has no partner. Late rows go to the late stream.
+    Inputs without a grouping are grouped by their key.
 
-    Sources are written as in `inputs=`. The output has all fields of both streams if `fields` gives
-    those (names, or types by name): a key of one name is one field, and another field that both
-    have gets the right stream's name before it ("payments_at_ms"). Else `select` names it.
+    The output has all fields of both streams if `fields` gives those: a key of one name is one
+    field, and another field of both gets the right stream's name before it ("payments_at_ms"). Else
+    `select` names it.
 
     >>> from sparkstorm.api import Duration
     >>> paid = (
@@ -81,15 +79,15 @@ class IntervalJoinBolt(KeyedJoin):
         return self._joined(kind, source, key, fields)
 
     def left_join(self, source: Sources, *arguments: Any, **options: Any) -> Self:
-        """Join a stream as `join` does, and keep rows of the first one without a partner."""
+        """Join as `join` does, and keep rows of the first stream without a partner."""
         return self.join(source, *arguments, **options, kind="left")
 
     def right_join(self, source: Sources, *arguments: Any, **options: Any) -> Self:
-        """Join a stream as `join` does, and keep its rows without a partner."""
+        """Join as `join` does, and keep rows of the joined stream without a partner."""
         return self.join(source, *arguments, **options, kind="right")
 
     def full_join(self, source: Sources, *arguments: Any, **options: Any) -> Self:
-        """Join a stream as `join` does, and keep rows of both without a partner."""
+        """Join as `join` does, and keep rows of both without a partner."""
         return self.join(source, *arguments, **options, kind="full")
 
     def prepare(self, conf: Any, context: Any) -> None:

@@ -32,7 +32,7 @@ Kind = Literal["inner", "left", "right", "full"]
 
 
 class KeyedJoin(TimedBolt):
-    """Base of the joins of two streams by key: what both share of their outputs."""
+    """Base of the joins of two streams by key."""
 
     kinds: ClassVar[Collection[str]] = get_args(Kind)
 
@@ -45,9 +45,7 @@ class KeyedJoin(TimedBolt):
         self._time_field: str | None = None
 
     def select(self, *columns: str) -> Self:
-        """Name the output: "field" (of the first stream that has it), "source:field", each with "
-        as name" if wanted.
-        """
+        """Name the output, as `JoinBolt.select` does."""
         for column in columns:
             if not isinstance(column, str):
                 raise InvalidTopologyError(
@@ -62,9 +60,7 @@ class KeyedJoin(TimedBolt):
         return super().with_timestamp_field(field)
 
     def with_unmatched_stream(self, stream: str) -> Self:
-        """Emit rows without a partner to this stream, with the fields of the output, instead of the
-        default one.
-        """
+        """Emit rows without a partner to this stream instead of the default one."""
         if not isinstance(stream, str) or not stream or stream == DEFAULT_STREAM:
             raise InvalidTopologyError(
                 f"{type(self).__name__}: the unmatched stream needs a name of its own, not {show(stream)}"
@@ -73,8 +69,8 @@ class KeyedJoin(TimedBolt):
         return self._declare()
 
     def with_time_output(self, field: str) -> Self:
-        """Append a field with the time of each result, which never goes back: of a pair the later
-        time of both, of a row without a partner the last time at which one could come.
+        """Append the time of each result: the later one of a pair, or the last time at which a
+        partner could come; it never goes back.
         """
         self._time_output = field
         return self._declare()

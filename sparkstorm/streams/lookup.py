@@ -31,14 +31,14 @@ _REST_MS = 1_000
 
 
 class LookupSource(Protocol):
-    """A source of look-ups that connects: `SqlLookup` and others of `sparkstorm.connectors`."""
+    """Source of look-ups that connects: `SqlLookup` and others of `sparkstorm.connectors`."""
 
     def open(self, fields: Fields, context: TopologyContext) -> None:
         """Prepare for look-ups of these fields; connect to nothing yet."""
 
     def fetch(self, keys: Sequence[Any]) -> Answers:
-        """Return the values of the keys that are there; an exception as a value fails the inputs of
-        its key alone.
+        """Return the values of the keys that are there; an exception as a value fails its inputs
+        alone.
         """
 
     def close(self) -> None:
@@ -51,21 +51,17 @@ Fetch = Callable[[Sequence[Any]], Answers] | LookupSource
 class LookupBolt(GatheringBolt):
     """Bolt that looks values up by key, and emits each tuple's fields `keep` with the fields `add`.
 
-    `fetch` is a function (keys) -> mapping, or a source of `sparkstorm.connectors`. Keys are those
-    of the tuples that wait, at most `batch`; a key of several fields is a tuple. A value is a
-    mapping by field, a sequence in the order of `add`, or the only value. A key that is not in the
-    mapping is missing: its fields are None, or its tuples are dropped (`kind="inner"`). When
-    `fetch` raises, the inputs that need it fail and are tried again; a value that is an exception
-    fails those of its key.
+    `fetch` is a function (keys) -> mapping, or a source of `sparkstorm.connectors`. Its keys are
+    those of the tuples that wait, at most `batch`; a key of several fields is a tuple. A value is a
+    mapping by field, a sequence in the order of `add`, or the only value. A missing key gives None,
+    or drops its tuples (`kind="inner"`). When `fetch` raises, the inputs that need it are tried
+    again; a value that is an exception fails those of its key.
 
-    Values, and missing keys, are kept for `expire` in up to `size` keys of each task. One older
-    than `refresh` is still used, and fetched again when no tuple waits. Tuples keep their order.
-    The metrics `lookup_calls`, `lookup_hits`, `lookup_missing` and `lookup_errors` count calls,
-    tuples that needed none, tuples without a value, and calls and keys that failed.
+    Values and missing keys are kept for `expire`, at most `size` keys of each task. One older than
+    `refresh` is still used, and fetched again when no tuple waits.
 
-    A replay reads `snapshot` instead, a mapping, or a file of JSON lines or Parquet with the fields
-    of key and `add`: the values as of the time that is replayed. Without one it is refused, unless
-    it is "now": then the replay looks up what is there now.
+    A replay reads `snapshot`, a mapping or a file of JSON lines or Parquet with the fields of key
+    and `add`. Without one it is refused, unless it is "now": then it looks up what is there now.
 
     >>> located = LookupBolt(
     ...     lambda users: {user: "NL" for user in users},
@@ -162,7 +158,7 @@ class LookupBolt(GatheringBolt):
         return len(self._waiting) >= self._batch
 
     def end_turn(self) -> None:
-        """Look up for the tuples that wait, since no further one does; then what is stale."""
+        """Look up for the tuples that wait, then what is stale."""
         if self._waiting:
             self._look_up(self._now_ms())
         elif self._stale and self._now_ms() >= self._rest_until_ms:

@@ -1,8 +1,7 @@
 """Names that tests of topologies import: a cluster in one thread under simulated time, and
-components made for tests.
+components for tests (docs/testing.md).
 
-docs/api.md lists each name. Each is imported when it is first used: a worker process whose topology
-uses one module of this package does not import a cluster.
+Each is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

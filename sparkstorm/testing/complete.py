@@ -27,9 +27,7 @@ _CAPTURE = "capture-of-complete-topology"
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """Result of a run: `result["split"]` are the rows that a component emitted on its default
-    stream.
-    """
+    """Result of a run: `result["split"]` are the rows of a component's default stream."""
 
     capture: CaptureBolt
     components: frozenset[str]
@@ -44,9 +42,7 @@ class Completed:
         return self.values(component)
 
     def values(self, component: str, stream: str = "default") -> list[tuple[Any, ...]]:
-        """Return the rows that a component emitted on a stream; KeyError if there is no such
-        component.
-        """
+        """Return the rows of a stream; KeyError if there is no such component."""
         self._require(component)
         return self.capture.values_of(component, stream)
 
@@ -57,15 +53,13 @@ class Completed:
             )
 
     def state(self, component: str) -> Mapping[Any, Any]:
-        """Return the state of a stateful bolt over all tasks at the end (empty for others);
-        ValueError as of LocalCluster.state.
+        """Return a stateful bolt's state over all tasks at the end; ValueError as of
+        LocalCluster.state.
         """
         return merged_states(component, self.state_by_task(component))
 
     def state_by_task(self, component: str) -> Mapping[int, Mapping[Any, Any]]:
-        """Return the state of each task of a stateful bolt at the end; KeyError if there is no such
-        component.
-        """
+        """Return the state of each task of a stateful bolt at the end; KeyError as of `values`."""
         self._require(component)
         return self.states[component]
 
@@ -79,12 +73,11 @@ def complete_topology(
     limit_secs: float = 3600.0,
 ) -> Completed:
     """Replace spouts by given rows (tracked), run until nothing waits, and return what every
-    component emitted and kept.
+    component emitted and kept (Storm's Testing.completeTopology).
 
-    After Storm's Testing.completeTopology. `sources` has the rows of a spout, or its rows by
-    stream. A spout that is not in it runs as it is and must come to an end; TimeoutError otherwise.
-    InvalidTopologyError or CodecError for a row that its stream refuses, as for its width, and
-    WorkerFailedError for any other error of a spout: its rows would be missing.
+    `sources` has the rows of a spout, or its rows by stream; another spout runs as it is and must
+    come to an end, else TimeoutError. InvalidTopologyError or CodecError for a row that its stream
+    refuses; WorkerFailedError for any other error of a spout.
     """
     capture = CaptureBolt()
     unknown = [id for id in (sources or {}) if id not in {spout.id for spout in topology.spouts}]

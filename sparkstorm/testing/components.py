@@ -40,11 +40,11 @@ class AckFailTracker(ByReference):
         self.failures: dict[str, Failure] = {}  # why, by the repr of the message id
 
     def is_acked(self, message_id: Any) -> bool:
-        """Return whether the tree of a message was fully processed."""
+        """Return whether a message's tree was fully processed."""
         return message_id in self.acked
 
     def is_failed(self, message_id: Any) -> bool:
-        """Return whether the tree of a message failed or timed out."""
+        """Return whether a message's tree failed or timed out."""
         return message_id in self.failed
 
     @property
@@ -57,8 +57,7 @@ class FeederSpout(ReplayableSpout):
     """Spout that emits what the test feeds it (Storm's FeederSpout), tracked unless `is_tracked` is
     false.
 
-    Of n tasks, each emits every n-th tuple. The position is part of the commit, so no tuple is lost
-    or repeated when a worker is killed.
+    Each of n tasks emits every n-th tuple, none twice when a worker is killed.
     """
 
     def __init__(
@@ -76,9 +75,7 @@ class FeederSpout(ReplayableSpout):
         self._next = 0
 
     def feed(self, values: Values, message_id: Any = None, stream: str = "default") -> Any:
-        """Add a tuple to the feed and return its message id (its number in the feed, from 0, unless
-        given).
-        """
+        """Add a tuple and return its message id (its number in the feed, from 0, unless given)."""
         feed = self._feed.value
         message_id = len(feed) if message_id is None else message_id
         feed.append((values, message_id, stream))
@@ -89,16 +86,14 @@ class FeederSpout(ReplayableSpout):
         self._is_final.value = True
 
     def raise_refused(self) -> None:
-        """Raise the error of the first row that its stream has refused (width, type, name of the
-        stream) since the last call.
-        """
+        """Raise the error of the first row since the last call that its stream has refused."""
         refused, self._refused.value = self._refused.value, []
         if refused:
             raise refused[0]
 
     @property
     def emitted(self) -> int:
-        """Number of tuples that this task has emitted; only in a running component."""
+        """Number of tuples that this task has emitted; in a running component only."""
         return (self._next - self._first) // self._stride
 
     @property
@@ -108,7 +103,7 @@ class FeederSpout(ReplayableSpout):
 
     @property
     def num_open(self) -> int:
-        """Return how many messages were fed and neither acked nor failed."""
+        """Number of messages that were neither acked nor failed."""
         return len(self.fed_ids - {*self.acked, *self.failed})
 
     @property
@@ -160,16 +155,14 @@ class FeederSpout(ReplayableSpout):
 
 
 class CaptureBolt(BasicBolt):
-    """Bolt that keeps its inputs in the order of their arrival, for the test to read; it emits
-    nothing.
-    """
+    """Bolt that keeps its inputs in the order of their arrival and emits nothing."""
 
     def __init__(self) -> None:
         self._captured: Shared[list[Tuple]] = Shared([])
 
     @property
     def tuples(self) -> list[Tuple]:
-        """Executed tuples; one that was executed again after a crash appears twice."""
+        """Executed tuples; one executed again after a crash appears twice."""
         return list(self._captured.value)
 
     @property
@@ -256,9 +249,7 @@ class FlakyBolt(_StatefulWrapper):
 
 
 class PoisonBolt(_StatefulWrapper):
-    """Bolt that kills its worker as a segfault does, for each tuple of which `is_poison` is
-    true.
-    """
+    """Bolt that kills its worker as a segfault does, for each tuple of which `is_poison` is true."""
 
     def __init__(self, is_poison: Callable[[Tuple], bool], bolt: BasicBolt | None = None) -> None:
         super().__init__(bolt or Nothing())
@@ -299,9 +290,8 @@ def fed(
 
 
 class TargetSink(TransactionalSink):
-    """Sink whose target is kept for the test: `rows` are the tuples' values, each exactly once.
-
-    `simulate` compares them with those of a run without faults.
+    """Sink whose target is `rows`, the tuples' values; `simulate` compares them with a run without
+    faults.
     """
 
     def __init__(self) -> None:
@@ -310,7 +300,7 @@ class TargetSink(TransactionalSink):
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """Rows in the target, in the order in which they became visible."""
+        """Rows in the target, in the order of their becoming visible."""
         return self._rows.value
 
     def open(self, conf: Conf, context: TopologyContext) -> None:

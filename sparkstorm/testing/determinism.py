@@ -67,8 +67,8 @@ class NondeterminismError(SparkStormError):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Component whose results differed (with an example), that called functions for time or random
-    numbers (by name), or that changed values of its tuples in place (an example of these).
+    """Component whose results differed (with an example), the functions for time or random numbers
+    that it called, and an example of a value of its tuples that it changed in place.
     """
 
     component: str
@@ -128,10 +128,10 @@ def find_nondeterminism(
     """Run a sample (rows by spout) twice and return the components that do not follow from it
     alone, with the cause.
 
-    `via`: as a live topology in simulated clusters of the same seed, or as a local replay (with its
-    event time). A component that differs only because one before it does is not named. Time from
-    `context.now_ms`, ticks and windows is the cluster's own and the same in both runs. `hash` is
-    noted because hashes of text differ between processes.
+    `via`: as a live topology under one seed, or as a local replay (with its event time). A
+    component that differs only because one before it does is not named. Time from `context.now_ms`,
+    ticks and windows is the same in both runs. `hash` is noted, since hashes of text differ between
+    processes.
     """
     asked: dict[str, set[str]] = {}
     changed: dict[str, str] = {}
@@ -160,7 +160,7 @@ def check_deterministic(
     via: Literal["live", "replay"] = "live",
     event_time: EventTime | str | None = None,
 ) -> None:
-    """Raise NondeterminismError unless `find_nondeterminism` finds nothing: one line for a test."""
+    """Raise NondeterminismError unless `find_nondeterminism` finds nothing."""
     findings = find_nondeterminism(topology, sources, conf=conf, via=via, event_time=event_time)
     if findings:
         raise NondeterminismError("; ".join(map(str, findings)))

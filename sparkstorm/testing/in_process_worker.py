@@ -54,7 +54,7 @@ _pids = itertools.count(1000)
 
 
 def die() -> None:
-    """Call it in a component to kill the worker that runs it, in the middle of any work."""
+    """Kill the worker of the calling component, in the middle of any work."""
     raise SimulatedDeath
 
 

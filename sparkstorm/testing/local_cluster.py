@@ -73,15 +73,14 @@ class LocalCluster:
     >>> _ = builder.set_bolt("capture", capture, inputs="words")
     >>> with LocalCluster() as cluster:
     ...     _ = cluster.submit(builder.build())
-    ...     spout.feed(["nathan"])
+    ...     _ = spout.feed(["nathan"])
     ...     cluster.run_until_idle()
     >>> capture.values
     [('nathan',)]
 
-    Where epochs end, how large batches are and whether states are lazy (they are by odd seeds) is
-    drawn from the seed, unless `draws_epochs` is false. The control plane sleeps while it has
-    nothing to do, so that hours of simulated time cost little, unless `is_lively` is true. `stores`
-    names its Redis servers, the home store's first.
+    Ends of epochs, sizes of batches and the state backend (lazy for odd seeds) are drawn from the
+    seed, unless `draws_epochs` is false. The control plane sleeps while it has nothing to do,
+    unless `is_lively` is true. `stores` names its Redis servers, the home store's first.
     """
 
     steps_threads = False
@@ -187,8 +186,8 @@ class LocalCluster:
             return now_ms + _RETRY_MS
 
     def rest_or(self, due_ms: int) -> int | None:
-        """Return the time at which a part of the control plane is due: none while the whole of it
-        has nothing to do and may sleep.
+        """Return the time at which a part of the control plane is due; none while all of it may
+        sleep.
         """
         was_resting = self._is_resting
         self._is_resting = not self._is_lively and self._is_calm()
@@ -221,8 +220,7 @@ class LocalCluster:
         name: str = "test",
         from_checkpoint: Path | None = None,
     ) -> str:
-        """Start a topology, from a checkpoint if one is given, and return its id once its workers
-        run.
+        """Start a topology, perhaps from a checkpoint, and return its id once its workers run.
 
         An exception of a component's `open` or `prepare` is raised here.
         """
@@ -259,9 +257,7 @@ class LocalCluster:
         sow(seeds, seeding, conf, component_by_task)
 
     def kill(self, name: str | None = None, wait_secs: float | None = None) -> None:
-        """End a topology as Storm does: spouts rest, the message timeout passes, workers stop, its
-        data go.
-        """
+        """End a topology as Storm does: spouts rest, the message timeout passes, workers stop."""
         topology = self.topology(name)
         self.service.kill(topology.name, wait_secs)
         is_gone = self._run_until(
@@ -294,9 +290,7 @@ class LocalCluster:
         executors: Mapping[str, int] | None = None,
         reassign: bool = False,
     ) -> None:
-        """Change the number of workers or executors; workers whose tasks move are stopped and
-        started again.
-        """
+        """Change the number of workers or executors."""
         topology = self.topology(name)
         self.service.rebalance(
             topology.name, RebalanceOptions(workers, dict(executors or {}), reassign=reassign), 0
@@ -305,7 +299,7 @@ class LocalCluster:
         self._settle(topology.id)
 
     def upgrade(self, topology: Topology, conf: Mapping[str, Any], name: str | None = None) -> None:
-        """Begin a gray upgrade to new code; `service` continues, completes and takes it back."""
+        """Begin a gray upgrade; `service` continues, completes and takes it back."""
         self._submitted.append(topology)
         self.service.carry_out(
             self.service.upgrade_request(
@@ -332,9 +326,7 @@ class LocalCluster:
             node.disk.close()
 
     def savepoint(self, folder: Path, name: str | None = None, overwrite: bool = False) -> None:
-        """Write a savepoint as a handle's `savepoint` does; CheckpointError names what is still
-        under way after a minute.
-        """
+        """Write a savepoint; CheckpointError names what is still under way after a minute."""
         topology = self.topology(name)
         was_active = topology.is_active
         reasons = [""]
@@ -355,7 +347,7 @@ class LocalCluster:
     # -- time --------------------------------------------------------------------------------------
 
     def advance(self, seconds: float = 0.0, *, ms: int = 0) -> None:
-        """Let simulated time pass; everything that falls due in it is done."""
+        """Let simulated time pass, with everything that falls due."""
         self.wake_workers()
         self.simulation.advance(round(seconds * 1000) + ms)
         self._raise_failure()
@@ -363,9 +355,8 @@ class LocalCluster:
     def run_until_idle(
         self, limit_secs: float = _LIMIT_SECS, limit_steps: int = _LIMIT_STEPS
     ) -> None:
-        """Run until every tree is done, nothing waits, and blocking sources are at their end;
-        TimeoutError lists what still waits. A source is waited for in real time, while it is silent
-        for `thread_patience_secs` at most.
+        """Run until every tree is done, nothing waits, and blocking sources are at their end or
+        silent for `thread_patience_secs` of real time; TimeoutError lists what still waits.
 
         If a worker cannot be started again, its error is raised, and so is that of a row that a
         FeederSpout was given and its stream refuses; TopologyPausedError if most inputs of a bolt
@@ -424,9 +415,7 @@ class LocalCluster:
                 raise TopologyPausedError(sentences[0])
 
     def run_until(self, condition: Callable[[], bool], timeout_secs: float = 60.0) -> None:
-        """Run until a condition holds; TimeoutError after `timeout_secs` of real time (for
-        components with threads).
-        """
+        """Run until a condition holds; TimeoutError after `timeout_secs` of real time."""
         deadline = time.monotonic() + timeout_secs
         self.wake_workers()
         while not condition():
@@ -470,9 +459,7 @@ class LocalCluster:
     # -- faults ------------------------------------------------------------------------------------
 
     def kill_worker(self, which: int | str = 0, name: str | None = None) -> SimSlot:
-        """Kill a worker as kill -9 does: the n-th by slot, or the one that runs a component's first
-        task.
-        """
+        """Kill a worker as kill -9 does: the n-th by slot, or that of a component's first task."""
         topology = self.topology(name)
         slot = topology.workers[which] if isinstance(which, int) else topology.worker_of(which)
         slot.kill()
@@ -481,7 +468,7 @@ class LocalCluster:
     # -- reading -----------------------------------------------------------------------------------
 
     def topology(self, name: str | None = None) -> LocalTopology:
-        """A running topology; the name may be left out when there is one."""
+        """Return a running topology; the name may be left out when there is one."""
         ids = self.storm_state.topology_ids()
         matching = [
             topology_id
@@ -506,33 +493,31 @@ class LocalCluster:
         return [self._view(topology_id) for topology_id in self.storm_state.topology_ids()]
 
     def state(self, component: str, name: str | None = None) -> dict[Any, Any]:
-        """Return a stateful bolt's keys and values over all its tasks, as last committed.
+        """Return a stateful bolt's keys and values over all tasks, as last committed.
 
         ValueError if several tasks have the same key: read `state_by_task` then.
         """
         return merged_states(component, self.state_by_task(component, name))
 
     def state_by_task(self, component: str, name: str | None = None) -> dict[int, dict[Any, Any]]:
-        """Return a stateful bolt's keys and values for each of its tasks, as last committed."""
+        """Return the same for each of its tasks."""
         return self.topology(name).states(component)
 
     def counts(self, component: str, name: str | None = None) -> TaskCounts:
-        """Return a component's counts (emitted, executed, acked, failed, ...) over all its tasks,
-        as committed.
-        """
+        """Return a component's counts (emitted, executed, acked, failed, ...), as committed."""
         return self.topology(name).counts(component)
 
     def metrics(self, component: str, name: str | None = None) -> dict[str, MetricValue]:
-        """Return counters, gauges and histograms of a component's code by name, as committed."""
+        """Return metrics of a component's code by name, as committed."""
         return self.topology(name).metrics(component)
 
     @property
     def errors(self) -> list[Failure]:
-        """Return what components have reported or raised so far, in order."""
+        """Errors that components have reported or raised so far, in order."""
         return [error for topology in self._topologies() for error in topology.errors]
 
     def failures(self, name: str | None = None) -> list[FailureGroup]:
-        """Return failures by cause, the most frequent first, as a handle's `failures` does."""
+        """Return failures by cause, the most frequent first."""
         topology = self.topology(name)
         letters = (letter.failure for letter in topology.dead_letters())
         return group_failures(topology.progress().failures, [*topology.errors, *letters])

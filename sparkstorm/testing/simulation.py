@@ -37,9 +37,7 @@ class Actor(Protocol):
 
 
 class Simulation:
-    """Clock, random numbers and actors; `watchers` are called after every step to check
-    invariants.
-    """
+    """Clock, random numbers and actors; `watchers` are called after every step."""
 
     def __init__(self, seed: int = 0, start_ms: int = START_MS) -> None:
         self.clock = SimClock(start_ms)
@@ -53,12 +51,12 @@ class Simulation:
 
     @property
     def actors(self) -> tuple[Actor, ...]:
-        """Actors, in the order in which they were added."""
+        """Actors in the order of their addition."""
         return tuple(self._due_ms)
 
     def add(self, actor: Actor, has_threads: bool = True) -> None:
-        """Let an actor take part, from now on; `wait_for_threads` of one without its own threads
-        is never called.
+        """Let an actor take part; `wait_for_threads` of one without its own threads is never
+        called.
         """
         self._due_ms[actor] = self.clock.now_ms()
         if has_threads:
@@ -75,9 +73,7 @@ class Simulation:
             self._due_ms[actor] = self.clock.now_ms()
 
     def rest(self, actor: Actor) -> None:
-        """Step it when it is woken, not before; one that is due now or was woken already is stepped
-        first.
-        """
+        """Step an actor when it is woken, not before, unless it is due now or was woken already."""
         due_ms = self._due_ms.get(actor)
         if due_ms is not None and due_ms > self.clock.now_ms():
             self._due_ms[actor] = None
@@ -92,9 +88,7 @@ class Simulation:
         return min((due for due in self._due_ms.values() if due is not None), default=None)
 
     def run_round(self) -> bool:
-        """Step every actor that is due or woken once, in random order; return whether there was
-        any.
-        """
+        """Step every due or woken actor once, in random order; return whether there was any."""
         now_ms = self.clock.now_ms()
         ready = [
             a
@@ -128,8 +122,8 @@ class Simulation:
             pass
 
     def leap(self, until_ms: int) -> bool:
-        """Move time on to what is due next, at most to a limit; whether there is anything to do
-        before the limit.
+        """Move time on to what is due next, at most to a limit; return whether anything is due
+        before.
         """
         posted = [actor.wait_for_threads() for actor in self._threaded]  # every actor gets one
         if any(posted):
@@ -143,9 +137,7 @@ class Simulation:
 
 
 class SimulatedDeath(BaseException):
-    """Exception in a component (die()): its worker's process is gone at once, as after a segfault
-    or a kill -9.
-    """
+    """Exception in a component (`die()`): its worker is gone at once, as after a kill -9."""
 
 
 class WorkerClock:

@@ -51,10 +51,10 @@ _MOST_BURSTS = 6
 
 @dataclass(frozen=True)
 class Subject:
-    """Subject of a simulation: `make` returns a fresh topology, whose spouts named in `sources` are
-    fed those rows.
+    """Subject of a simulation: `make` returns a fresh topology, whose spouts in `sources` are fed
+    those rows.
 
-    `check` is called at the end of each run with the cluster and the name of the topology.
+    `check` is called after each run with the cluster and the name of the topology.
     """
 
     make: Callable[[], Topology]

@@ -28,8 +28,8 @@ from sparkstorm.testing.trial import DURATION_MS, Reference, Rows, Subject, Tria
 
 
 class SimulationError(AssertionError):
-    """A run under faults lost, doubled or left something; the message ends with the line that runs
-    it again.
+    """A run under faults lost, doubled or left something; the text ends with the line that runs it
+    again.
     """
 
 
@@ -66,13 +66,13 @@ def simulate(
     processes: int = 1,
     name: str = "",
 ) -> Report:
-    """Run a topology once per seed, each time under the faults of that seed, and check that nothing
-    was lost or doubled.
+    """Run a topology once per seed under that seed's faults and check that nothing was lost or
+    doubled.
 
-    Spouts in `sources` are fed these rows. The first seed that fails is shrunk to the fewest faults
-    that still fail, and SimulationError ends with one line that runs it again (`only`: numbers of
-    the faults to keep). `kinds` names the kinds of faults; all when left out. ValueError names an
-    argument that cannot be used.
+    Spouts in `sources` are fed these rows. The first seed that fails is shrunk to the fewest
+    faults; SimulationError ends with one line that runs it again (`only`: numbers of the faults to
+    keep). `kinds` names the kinds of faults; all when left out. ValueError names an argument that
+    cannot be used.
     """
     subject = (
         topology

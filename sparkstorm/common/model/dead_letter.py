@@ -27,15 +27,13 @@ REPLAYED_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An input that was parked: it failed `attempts` times, and the topology went on without it.
+    """An input that was parked after `attempts` tries.
 
-    `index` is the task's place among its component's tasks. `state` has the key-value pairs that
-    the failed call could see, as committed before it: the whole state of its task while that is
-    small, else the keys of its grouping and those that the call used; None when the bolt keeps
-    none. `conf` has the settings of the topology that differ from the defaults. `window` has what a
-    bolt with windows or timers saw besides: the content of the window, or the stored cells that the
-    tuple met (`data_plane/executor/window_records.py`). `roots` are those of its trees, of members of a batch
-    their split ones: they name the messages from which it descends.
+    `index` is the task's place among its component's tasks. `state` has the pairs that the failed
+    call could see, as committed before it: the whole state of its task while that is small, else
+    the keys of its grouping and those that the call used; None when the bolt keeps none. `conf` has
+    the settings that differ from the defaults, `window` what a bolt with windows or timers saw
+    besides. `roots` name the messages from which it descends.
     """
 
     failure: Failure
@@ -54,7 +52,7 @@ class DeadLetter:
 
     @staticmethod
     def of(tup: Tuple, failure: Failure, attempts: int, **others: Any) -> DeadLetter:
-        """Return the record of an input, window or timer that was given up after so many tries."""
+        """Return the record of an input, window or timer that was given up."""
         roots = tuple(dict.fromkeys(split(root) for root in each_root(tup.roots) if root))
         return DeadLetter(
             failure,
@@ -107,7 +105,7 @@ class DeadLetter:
         return self.task, (*self.values, dict(self.window))
 
     def as_record(self) -> dict[str, Any]:
-        """Return the letter as a mapping of values of the codec; `from_record` reads it back."""
+        """Return the letter as a mapping of values of the codec."""
         failure = dict(zip(_FAILURE, self.failure.to_row(), strict=True))
         return {
             "failure": failure,
@@ -126,7 +124,7 @@ class DeadLetter:
 
     @classmethod
     def from_record(cls, record: Any) -> DeadLetter:
-        """Read a mapping from outside; StoreInconsistentError names what is wrong with it."""
+        """Read what `as_record` returned; StoreInconsistentError names what is wrong with it."""
         try:
             fields = dict(record)
             failure = fields.pop("failure")
@@ -138,16 +136,12 @@ class DeadLetter:
             ) from error
 
     def to_line(self, id: str = "") -> str:
-        """Return one line of JSON, with the letter's id in its stream if it has one; `from_line`
-        reads it back exactly.
-        """
+        """Return one line of JSON, with the letter's id in its stream if it has one."""
         return to_json({**({"id": id} if id else {}), **self.as_record()})
 
     @classmethod
     def from_line(cls, line: str) -> tuple[str, DeadLetter]:
-        """Return id (empty: none) and letter of a line; StoreInconsistentError when it is not
-        one.
-        """
+        """Return id (empty: none) and letter of a line; StoreInconsistentError when it is none."""
         try:
             entry = from_json(line)
             return str(entry.pop("id", "")), cls.from_record(entry)
@@ -160,7 +154,7 @@ class DeadLetter:
 
     @classmethod
     def decode(cls, codec: Codec, data: bytes) -> DeadLetter:
-        """Read a stored entry; StoreInconsistentError when it is not one."""
+        """Read a stored entry; StoreInconsistentError when it is none."""
         return cls.from_record(codec.unpack(data))
 
 

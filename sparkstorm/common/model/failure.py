@@ -60,11 +60,10 @@ class Cause:
 class Failure:
     """Reason of a failure.
 
-    `text` is one sentence that ends with the user's line. `traceback` has the frames of user code,
-    outermost first, without the sentence. `worker` is "node:port", `code_version` the sha256 of the
-    topology's code. `waited_ms`: how long the input had waited, in milliseconds, by place: "tree"
-    since the oldest root of its frame was emitted, "stream" in its task's stream, "retries" since
-    its first failure here.
+    `text` is one sentence that ends with the user's line; `traceback` has the frames of user code,
+    outermost first. `worker` is "node:port", `code_version` the sha256 of the topology's code.
+    `waited_ms`, in milliseconds: "tree" since the oldest root was emitted, "stream" in its task's
+    stream, "retries" since its first failure here.
     """
 
     kind: FailureKind
@@ -80,9 +79,7 @@ class Failure:
 
     @property
     def cause(self) -> Cause:
-        """The failure's group. The text of an error may contain the value; its type and line do
-        not.
-        """
+        """Group of the failure: its type and line without the text, which may contain the value."""
         match = _PLACE.search(self.text)
         error = _ERROR.match(self.text)
         if error is not None and (match is not None or error[0].endswith(_KNOWN_ENDINGS)):
@@ -98,8 +95,7 @@ class Failure:
 
     @property
     def place(self) -> str:
-        """Node and port of the worker, "node:port", and its host where that has another name; empty
-        when unknown.
+        """Worker's "node:port", with its host where that has another name; empty when unknown.
 
         Storm shows host and port: here several nodes of a host have the same ports.
         """

@@ -22,10 +22,8 @@ _AMOUNTS = ("on_heap", "off_heap_worker", "off_heap_node")
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """One region, amounts in MB (Storm's SharedMemory).
-
-    `on_heap` and `off_heap_worker` count once per worker, `off_heap_node` once per node, however
-    many executors use it.
+    """One region (Storm's SharedMemory), in MB: `on_heap` and `off_heap_worker` count once per
+    worker, `off_heap_node` once per node.
     """
 
     name: str
@@ -34,7 +32,7 @@ class SharedMemory:
     off_heap_node: float = 0.0
 
     def amounts(self) -> dict[str, float]:
-        """Return the amounts by their names, as in a component's configuration."""
+        """Return the amounts by name."""
         return {name: getattr(self, name) for name in _AMOUNTS}
 
 
@@ -51,7 +49,7 @@ def shared_off_heap_within_worker(amount: float, name: str) -> SharedMemory:
 
 
 def shared_off_heap_within_node(amount: float, name: str) -> SharedMemory:
-    """Return a region that all workers of a topology on a node share, in MB (Storm's
+    """Return a region that a topology's workers on a node share, in MB (Storm's
     SharedOffHeapWithinNode).
     """
     return SharedMemory(name, off_heap_node=amount)

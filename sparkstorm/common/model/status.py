@@ -46,9 +46,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RebalanceOptions:
-    """Changes by a rebalance; None or an empty map leaves that part as it is (after Storm's
-    RebalanceOptions).
-    """
+    """Changes by a rebalance (Storm's RebalanceOptions); None or an empty map changes nothing."""
 
     num_workers: int | None = None
     executors_by_component: Mapping[str, int] = field(default_factory=dict)

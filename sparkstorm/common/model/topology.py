@@ -66,10 +66,10 @@ _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9\-_.]*")
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Declared output: field names in order, or types by field. The producer of a direct stream
-    names the receiving task.
+    """Declared output: field names in order, or types by field. A direct stream's producer names
+    the receiving task.
 
-    Types are those of Spark's SQL ("bigint", "array<string>"), or "any" for a field without one.
+    Types are those of Spark's SQL ("bigint", "array<string>"), or "any".
     """
 
     fields: tuple[str, ...]
@@ -84,9 +84,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Choice of the receiving tasks: `fields` by which it goes, `custom` for user code or the
-    KeyRanges of key_range.
-    """
+    """Choice of the receiving tasks: by `fields`, or by `custom`, user code or KeyRanges."""
 
     kind: GroupingKind
     fields: tuple[str, ...] = ()
@@ -188,7 +186,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Components by id: a plain value that runs live, in LocalCluster, and over DataFrames."""
+    """Components by id: a plain value that runs live, in LocalCluster and over DataFrames."""
 
     components: Mapping[str, Component]
 
@@ -206,9 +204,7 @@ class Topology:
         return tuple(c for c in self if c.kind == "bolt")
 
     def subscribers(self, component: str, stream: str) -> list[tuple[str, Grouping]]:
-        """Return the subscribers of a stream, sorted by component id, so that routing does not
-        depend on a dict's order.
-        """
+        """Return the subscribers of a stream, sorted by component id."""
         return [
             (c.id, s.grouping)
             for c in sorted(self, key=lambda c: c.id)
@@ -217,7 +213,7 @@ class Topology:
         ]
 
     def cycles(self) -> dict[str, int]:
-        """Return for each component the number of its strongly connected component (Tarjan)."""
+        """Return each component's number of its strongly connected component (Tarjan)."""
         successors: dict[str, set[str]] = {c.id: set() for c in self}
         for component in self:
             for subscription in component.inputs:

@@ -15,8 +15,7 @@ Roots = int | tuple[int, ...]
 class Source:
     """Producer of a tuple: component, task and stream, with the stream's declared fields.
 
-    `channel` is the stream's name in frames; the tuples may be late by the receiver's settings, or
-    come from a further try.
+    `channel` is the stream's name in frames.
     """
 
     __slots__ = (
@@ -49,13 +48,11 @@ class Source:
         self.position_by_field: Mapping[str, int] = {name: i for i, name in enumerate(fields)}
 
     def beside(self, channel: str) -> Source:
-        """Return the source of another channel of the same task with the same fields."""
+        """Return the source of another channel of the same task."""
         return Source(self.component, self.task, channel, self.fields)
 
     def position(self, field: str) -> int:
-        """Return the position of a field; a KeyError for an unknown field lists the declared
-        ones.
-        """
+        """Return the position of a field; KeyError for an unknown one."""
         try:
             return self.position_by_field[field]
         except KeyError:
@@ -86,10 +83,10 @@ if core is not None:
 
 
 class Tuple(ValueReader):
-    """List of named values, emitted by one task and executed by others; it must not be changed.
+    """List of named values; it must not be changed.
 
-    `tup["word"]` and `tup[0]` read one value, `tup.values` all of them (the fastest way). `roots`
-    is for acking.
+    `tup["word"]` and `tup[0]` read a value, `tup.values` all (the fastest way). `roots` is for
+    acking.
     """
 
     __slots__ = ("values", "roots", "source")
@@ -107,29 +104,27 @@ class Tuple(ValueReader):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the values, in order."""
+        """Names of the values."""
         return self.source.fields
 
     @property
     def component(self) -> str:
-        """Id of the component that emitted this tuple."""
+        """Component that emitted it."""
         return self.source.component
 
     @property
     def task(self) -> int:
-        """Id of the task that emitted this tuple."""
+        """Task that emitted it."""
         return self.source.task
 
     @property
     def stream(self) -> str:
-        """Id of the stream that carried this tuple."""
+        """Stream that carried it."""
         return self.source.stream
 
     @property
     def is_tick(self) -> bool:
-        """Return whether this tuple is a tick (`topology.tick.tuple.freq.secs`; Storm's
-        TupleUtils.isTick).
-        """
+        """Whether it is a tick (`topology.tick.tuple.freq.secs`)."""
         return self.source.stream == "__tick"
 
     def as_dict(self) -> dict[str, Any]:

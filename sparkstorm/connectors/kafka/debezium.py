@@ -22,12 +22,11 @@ Row = Callable[[Any, Mapping[str, Hint]], tuple[Any, ...]]
 class Debezium:
     """Envelopes of Debezium as rows of a table: `KafkaSource(..., changes=Debezium())`.
 
-    A tuple has the source's fields from `after` and "upsert" in the field `op` for an insert, an
-    update or a row of a snapshot; from `before` and "delete" for a deletion; and in the field `time`
-    when the database made the change, in milliseconds (`source.ts_ms`, else `ts_us`). That is what
-    the table of an `AsOfJoinBolt` takes, with `deletes={"op": "delete"}`.
+    A tuple has the fields of `after` and "upsert" in the field `op`, or of `before` and "delete";
+    the field `time` has the time of the change in the database, in milliseconds (`source.ts_ms`,
+    else `ts_us`).
 
-    A declared field that a row lacks sends it to the stream `bad`, or is None with `missing="null"`.
+    A row without a declared field goes to the stream `bad`, or has None with `missing="null"`.
     Without a schema in the record, `decimals` and `timestamps` say how Debezium writes numbers
     (decimal.handling.mode) and times of columns without a zone.
     """
@@ -53,9 +52,7 @@ class Debezium:
         self._forms = Forms(timestamps, decimals)
 
     def reader(self, fields: Mapping[str, str]) -> Row:
-        """Return what makes the values of a row from an envelope; ValueError says what it is
-        instead.
-        """
+        """Return what makes a row's values from an envelope; ValueError says what it is instead."""
         typed = TypedFields(fields, self._forms)
         names = tuple(fields)
 

@@ -25,13 +25,11 @@ SUBJECTS = ("topic", "record", "topic-record")
 
 
 class SchemaRegistry:
-    """Confluent Schema Registry, or one with its REST interface, that describes a topic's values:
+    """Confluent Schema Registry, or one with its REST interface: schemas of a topic's values in
     Avro, Protobuf or JSON Schema.
 
-    `KafkaSource(registry=...)` decodes values by the schema that each names, `KafkaSink(registry=...)`
-    encodes them. The password of `user` is read where it is used. `options` are those of confluent's
-    SchemaRegistryClient, without secrets (`ssl.ca.location`, `ssl.certificate.location`,
-    `ssl.key.location`, `proxy`).
+    `options` are those of confluent's SchemaRegistryClient, without secrets (`ssl.ca.location`,
+    `ssl.certificate.location`, `ssl.key.location`, `proxy`).
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class SchemaRegistry:
             )
 
     def connect(self) -> Any:
-        """Return a client, which has connected to nothing yet."""
+        """Return a client; it has connected to nothing yet."""
         try:
             from confluent_kafka.schema_registry import SchemaRegistryClient
         except ImportError as error:

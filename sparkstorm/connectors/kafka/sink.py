@@ -30,21 +30,17 @@ class KafkaSink(TransactionalSink):
     """Sink that produces rows to a Kafka topic in transactions, exactly once for readers with
     `read_committed`.
 
-    A record's value is a JSON object of the tuple, or the field `value` as it is (text or bytes, or
-    None: a tombstone); `key` and `time` name fields of its key and its time in milliseconds.
-    `headers` names a field of its headers, as KafkaSource gives them or a mapping, which the object
-    then leaves out. With `tombstones=True` a tuple that has None in each field but these is a
-    tombstone for its key.
+    A value is a JSON object of the tuple, or the field `value` as it is (text, bytes, or None: a
+    tombstone). `key`, `time` (milliseconds) and `headers` (pairs or a mapping) name fields of the
+    record's. With `tombstones=True` a tuple with None in all other fields is a tombstone.
 
-    With `registry` a value is Avro, Protobuf or JSON Schema: of the tuple's fields that the schema
-    has, or of the mapping in the field `value`. The schema is the latest of the topic's subject, or
-    `schema` of `schema_type` ("avro", "protobuf", "json"), which is registered under the `subject`
-    named by "topic", "record" or "topic-record". A row that does not fit is parked.
+    With `registry` a value is Avro, Protobuf or JSON Schema, of the tuple's fields that the schema
+    has, or of the mapping in the field `value`: the latest schema of the topic's subject, or
+    `schema` of `schema_type` ("avro", "protobuf", "json"), registered under the `subject` named by
+    "topic", "record" or "topic-record". A row that does not fit is parked.
 
-    The epoch's number is committed in the same transaction, as an offset of the group
-    `sparkstorm-<topology>/<component>/<task>`, and the rows are an outbox in the worker's commit:
-    what a crash left open is aborted and produced anew, unless the number shows that it is there.
-    One transactional id per task fences workers that are taken for dead.
+    The epoch's number is an offset of the group `sparkstorm-<topology>/<component>/<task>` in the
+    same transaction. One transactional id per task fences workers that are taken for dead.
     """
 
     def __init__(

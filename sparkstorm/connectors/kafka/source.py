@@ -44,36 +44,29 @@ _LOOK_MS = 30_000  # for partitions that were added
 class KafkaSource(ReplayableSpout):
     """Spout that emits the records of Kafka topics, each exactly once.
 
-    Without `fields` a tuple has `value` as text (`binary=True`: bytes); with them, values are JSON
-    objects and these their fields. Then come `key` as text (`binary_key=True`: bytes), `topic`,
-    `partition`, `offset` and the record's `time_ms`, for event time; with `headers`, a field of that
-    name has the record's headers, a list of [name, bytes]. What is no such JSON goes to the stream
-    `bad` (place, text, reason) and is reported. A tombstone, a record without a value, is emitted
-    with None in `value` or in each of `fields` ("emit"), left out ("skip"), or sent to `bad`; without
-    `tombstones` it is emitted, with `fields` it goes to `bad`.
+    A tuple has `value` as text (`binary=True`: bytes), or `fields` of a JSON object; then `key`
+    as text (`binary_key=True`: bytes), `topic`, `partition`, `offset`, `time_ms`, and with
+    `headers` a field of that name, a list of [name, bytes]. What is no such JSON goes to the
+    stream `bad` (place, text, reason). `tombstones`: a record without a value is emitted with
+    None ("emit"; the default without `fields`), left out ("skip"), or sent to `bad` ("bad"; the
+    default with `fields`).
 
-    With `registry` values are Avro, Protobuf or JSON Schema, decoded by the schema that each names;
-    a schema that lacks one of `fields` sends its records to `bad`. With `reader_schema`, Avro's
-    rules of evolution apply to its fields. With `changes` values are Debezium's envelopes, as JSON
-    or by the registry, and tuples are rows of a table, with an operation and a time behind `fields`;
-    tombstones, which follow deletions, are left out, and `time` is that of the change.
+    With `registry` values are decoded by the schema that each names; `reader_schema` applies Avro's
+    rules of evolution. With `changes` values are Debezium's envelopes.
 
-    The partitions of a task are read in step by event time: that of the field `time`, or what the
-    function `time` makes of the record's fields by name, in milliseconds; else, and for a tombstone,
-    the record's own. A record is late only if it is late within its own partition. A partition that
-    has brought nothing for `idle_secs` is not waited for, and one at its end is for `end_wait_secs`
-    (Kafka Streams' max.task.idle.ms): what is written to several partitions at once and followed
-    live needs some. A record on which the function raises goes to `bad`; with `ahead_secs`, one
-    whose time is further ahead of this host's clock as well.
+    A task's partitions are read in step by event time in milliseconds: the field `time`, what the
+    function `time` makes of the record's fields, or the record's own. A silent partition is waited
+    for `idle_secs`, one at its end for `end_wait_secs` (Kafka Streams' max.task.idle.ms). A record
+    on which the function raises goes to `bad`; so does, with `ahead_secs`, one further ahead of
+    this host's clock.
 
     A column bolt gets batches, each one message, if the fields are numbers, texts and booleans and
     neither `time`, `ahead_secs`, `headers`, `registry` nor `changes` is given.
 
-    The position is the next offset of each partition; no consumer group is joined and nothing
-    committed to Kafka. Partitions, also those that are added later, are dealt to tasks by number.
-    `start` is "earliest", "latest", or milliseconds of time. `lost="skip"` goes on with the oldest
-    record when those at the position were deleted; else that is an error. Aborted transactions are
-    not read. `follow=False` ends each partition at its present end. `options` are librdkafka's,
+    The position is the next offset of each partition; no consumer group is joined. Partitions, also
+    added ones, are dealt to tasks by number. `start` is "earliest", "latest", or milliseconds.
+    `lost="skip"` goes on with the oldest record when those at the position were deleted; else that
+    is an error. `follow=False` ends each partition at its present end. `options` are librdkafka's,
     without secrets.
     """
 

@@ -18,16 +18,14 @@ class DeltaSink(TableSink):
     """Sink that appends rows to a Delta table ("tables/clicks", "s3://bucket/clicks"), exactly
     once.
 
-    An epoch is one Parquet file, which is written first and is part of the table once the table's
-    log names it. The same entry of the log has the epoch as transaction (`txn`: application id
-    `sparkstorm/<topology>/<component>/<task>`, version), so a commit that is repeated changes
-    nothing. A table that is not there is made with the columns of `schema`, partitioned by the
-    columns `partition_by`. When `compact_files` files below half of `target_bytes` have come
-    together, the first task merges them in its own entry, as `OPTIMIZE` does; `VACUUM` is left to
-    you. `storage_options` are delta-rs' and hold no secrets: those come from the environment.
+    An epoch is one Parquet file; the log entry that names it has the epoch as transaction (`txn`:
+    application id `sparkstorm/<topology>/<component>/<task>`). A table that is not there is made
+    with the columns of `schema`, partitioned by `partition_by`. The first task merges
+    `compact_files` files below half of `target_bytes`, as `OPTIMIZE` does; `VACUUM` is left to you.
+    `storage_options` are delta-rs' and hold no secrets: those come from the environment.
 
     With `key`, a column or several, a row takes the place of the one with the same key (`MERGE`),
-    and a tombstone, which is a row with a key and None in every other column, deletes it.
+    and a tombstone, a row with a key and None in every other column, deletes it.
     """
 
     def __init__(

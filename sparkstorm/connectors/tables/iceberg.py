@@ -14,14 +14,11 @@ from sparkstorm.connectors.tables.base import TableSink, TableSizes, refuse_secr
 class IcebergSink(TableSink):
     """Sink that appends rows to an Iceberg table ("db.clicks"), exactly once.
 
-    An epoch is one Parquet file, which is written first and is part of the table once a snapshot
-    names it. The same commit sets the table's property
-    `sparkstorm-epoch.<topology>/<component>/<task>`, and the snapshot's summary names sink and
-    epoch, so a commit that is repeated changes nothing. A table that is not there is made with the
-    columns of `schema`, partitioned by the columns `partition_by`; one that is partitioned by days
-    of a column is written too: make it beforehand. When `compact_files` files below half
-    of `target_bytes` have come together in a partition, the first task merges them in its own
-    snapshot; expiring snapshots is left to you. `key` is that of `DeltaSink`.
+    An epoch is one Parquet file; the commit that names it sets the table's property
+    `sparkstorm-epoch.<topology>/<component>/<task>`. A table that is not there is made with the
+    columns of `schema`, partitioned by the columns `partition_by`; make one that is partitioned by
+    days beforehand. Compaction and `key` are those of `DeltaSink`; expiring snapshots is left to
+    you.
 
     `catalog` and `properties` are pyiceberg's; secrets come from its environment variables
     (`PYICEBERG_CATALOG__<NAME>__...`) or its file.

@@ -26,9 +26,7 @@ _MOST_BYTES = 64 << 20
 
 
 def write_capsule(path: Path, letter: DeadLetter) -> None:
-    """Write a capsule next to its name and rename it; only its owner may read it, since it holds
-    data of the input.
-    """
+    """Write a capsule, readable by its owner alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:

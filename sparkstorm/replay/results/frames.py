@@ -47,10 +47,9 @@ class Replay(Mapping[str, DataFrame]):
     """Results by name: "count" a component's default stream, "count:late" another, "count!state"
     its final state.
 
-    Nothing has run when it is returned. A result with declared types stays lazy until an action.
-    Reading any other result runs its stages once (they are persisted) to infer its types. `close`
-    unpersists them. A stage whose only result has declared types is not persisted: each action on
-    that result runs it, as on any DataFrame, unless `keep` was called.
+    Nothing has run when it is returned. A result with declared types stays lazy; reading any other
+    runs its stages once, persisted, to infer its types. A stage whose only result has declared
+    types runs at each action, unless `keep` was called.
     """
 
     def __init__(self, plan: Plan, stages: SparkStages, columns: Mapping[str, Columns]) -> None:
@@ -75,25 +74,21 @@ class Replay(Mapping[str, DataFrame]):
         return self._frames[name]
 
     def columns_of(self, name: str) -> list[str]:
-        """Return the names of a result's columns without running anything; none for a result that
-        there is not.
-        """
+        """Return a result's columns without running anything; none for an unknown result."""
         if name in self._columns:
             return [field for field, _ in self._columns[name]]
         return list(self[name].columns) if name in self else []
 
     def columns_known(self, name: str) -> list[str]:
-        """Return the names of a result's columns where they are declared or it has been read;
-        nothing runs.
-        """
+        """Return a result's columns where they are declared or it has been read."""
         if name in self._columns:
             return [field for field, _ in self._columns[name]]
         return list(self._frames[name].columns) if name in self._frames else []
 
     @property
     def sinks(self) -> list[str]:
-        """Return the names of results that no bolt of this replay reads: ends of the graph,
-        redirected inputs, states.
+        """Names of results that no bolt of this replay reads: ends of the graph, redirected inputs,
+        states.
         """
         heard = {Feed(s.component, s.stream) for c in self._plan.topology for s in c.inputs}
         spouts = {c.id for c in self._plan.topology.spouts}
@@ -149,31 +144,27 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def warnings(self) -> tuple[ReplayWarning, ...]:
-        """Return why these results may differ from those of a live run, by the topology and the
-        stages run so far.
-        """
+        """Reasons why these results may differ from a live run's, as far as is known by now."""
         job = self._stages.job
         return warnings_of(
             self._plan, self._stages.evidence.value, job.sequence, job.settings.is_timed
         )
 
     def state(self, component: str) -> DataFrame:
-        """Return a stateful bolt's final keys and values with their tasks; usable as another run's
-        initial state.
+        """Return a stateful bolt's final keys and values with their tasks; usable as an initial
+        state.
         """
         return self[component + STATE_MARK]
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """Return the records put aside, brought to the driver; none without skip_bad."""
+        """Records put aside (`skip_bad`)."""
         with unwrapped():
             return [DeadLetter.from_line(row.value)[1] for row in self.dead_letter_lines.collect()]
 
     @property
     def dead_letter_lines(self) -> DataFrame:
-        """Return the same as a DataFrame with a line of JSON per record: the format of a run's
-        `dead-letters.jsonl`.
-        """
+        """The same as a DataFrame, in the format of a run's `dead-letters.jsonl`."""
         settings = self._stages.job.settings
         if not settings.skip_bad:
             return self._stages.spark.createDataFrame([], spark_schema(_LINES))
@@ -186,13 +177,11 @@ class Replay(Mapping[str, DataFrame]):
         return map_in_arrow(chunks, _lines, spark_schema(_LINES))
 
     def keep(self) -> None:
-        """Persist also results that each action on them would compute."""
+        """Persist also results that each action would compute."""
         self._stages.keep()
 
     def run(self) -> dict[str, dict[str, int]]:
-        """Run and keep every stage now; return the counts of each component: prepared, executed,
-        emitted, parked and others.
-        """
+        """Run and keep every stage now and return the counts of each component."""
         self.keep()
         with unwrapped():
             for stage in self._plan.stages:
@@ -217,20 +206,16 @@ class Replay(Mapping[str, DataFrame]):
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counts of each component, added up over finished tasks; a task that ran twice
-        counts once.
-        """
+        """Counts of each component over finished tasks; a task that ran twice counts once."""
         return dict(self._stages.evidence.value.counts)
 
     @property
     def metrics(self) -> dict[str, dict[str, MetricValue]]:
-        """Return what counters and histograms of user code have counted, by component and name;
-        spouts do not run in a replay.
-        """
+        """Counters and histograms of user code by component and name, without spouts."""
         return self._stages.evidence.value.metrics
 
     def close(self) -> None:
-        """Unpersist the stages; a result that is read afterwards is computed again."""
+        """Unpersist the stages; a result read afterwards is computed again."""
         self._stages.unpersist()
 
     def kept(self, *kinds: int) -> DataFrame:

@@ -1,8 +1,5 @@
-"""Real servers of your own for tests and for `sparkstorm dev`: Kafka, PostgreSQL and an object
-store with S3's interface.
-
-They come from packages: Kafka's jars from Maven Central, PostgreSQL from Debian or from PATH, the
-object store from PyPI (moto). docs/testing.md shows their use.
+"""Servers for tests and for `sparkstorm dev`: Kafka, PostgreSQL and an object store with S3's
+interface (docs/servers.md).
 """
 
 from sparkstorm.testing.servers.kafka import KafkaServer

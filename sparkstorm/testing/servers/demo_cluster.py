@@ -33,13 +33,13 @@ class DemoCluster:
     def submit(
         self, name: str, topology: Topology, conf: Mapping[str, Any] | None = None
     ) -> TopologyHandle:
-        """Submit a topology; its workers are placed and started meanwhile."""
+        """Submit a topology; its workers start meanwhile."""
         return self.cluster.submit(name, topology, dict(conf or {}))
 
     @contextlib.contextmanager
     def pause_node(self, node: str) -> Iterator[None]:
-        """Stop all processes of a supervisor's slots (SIGSTOP) inside the block, as if the host
-        hung, once Nimbus has seen that its session has ended; let them go on behind the block.
+        """Stop all processes of a supervisor's slots (SIGSTOP) inside the block, once Nimbus has
+        seen that its session has ended.
 
         A slot without a worker tells no process id and goes on: choose a supervisor whose slots
         are all in use.
@@ -71,7 +71,7 @@ class DemoCluster:
 @contextlib.contextmanager
 def demo_cluster(supervisors: int = 4, slots: int = 2) -> Iterator[DemoCluster]:
     """Start Spark, Redis and ZooKeeper on this machine with so many supervisors of so many slots,
-    and stop them at the end of the block.
+    and stop them after the block.
     """
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     with contextlib.ExitStack() as opened:

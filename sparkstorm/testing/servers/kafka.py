@@ -55,7 +55,7 @@ PASSWORD = "of-the-tests"
 
 
 class KafkaServer(OwnServer):
-    """One broker that is its own controller; its topics outlive `kill` and `start`.
+    """One broker; its topics outlive `kill` and `start`.
 
     `address` is for clients without a password; at `guarded` it asks for USER and PASSWORD (SASL
     PLAIN).
@@ -102,8 +102,8 @@ class KafkaServer(OwnServer):
     def send(
         self, topic: str, records: Iterable[Mapping[str, Any]], key: str | None = None
     ) -> None:
-        """Write records as JSON objects, and return when the broker has them; `key` names the field
-        that chooses the partition.
+        """Write records as JSON objects and return when the broker has them; `key` names the field
+        of the key.
         """
         from confluent_kafka import Producer
 

@@ -25,10 +25,7 @@ _TIMEOUT_S = 60.0
 
 
 class ObjectStore(OwnServer):
-    """One server that takes any credentials; its buckets outlive `kill` and `start`.
-
-    `url` is its address, `environment` what sources, sinks and S3's own clients read to use it.
-    """
+    """One server that takes any credentials; its buckets outlive `kill` and `start`."""
 
     name = "object-store"
 
@@ -57,7 +54,7 @@ class ObjectStore(OwnServer):
         }
 
     def create_bucket(self, name: str) -> None:
-        """Make a bucket; one that is there stays as it is."""
+        """Make a bucket unless it is there."""
         request = urllib.request.Request(f"{self.url}/{name}", method="PUT")
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
             pass

@@ -26,12 +26,10 @@ _SETPRIV = "/usr/bin/setpriv"  # of util-linux, which every Debian has
 
 
 class PostgresServer(OwnServer):
-    """One server with a database `postgres` and the user `postgres`; its data outlive `kill` and
-    `start`.
+    """One server with a database and a user `postgres`; its data outlive `kill` and `start`.
 
-    `url` is SQLAlchemy's, without the password, as `SqlSource` and `SqlSink` take it. The data are
-    in a temporary folder: as root the server runs as the user `postgres`, which cannot go into
-    folders of root's.
+    `url` is SQLAlchemy's, without the password, as `SqlSource` and `SqlSink` take it. As root the
+    server runs as the user `postgres`.
     """
 
     name = "postgres"
@@ -75,7 +73,7 @@ class PostgresServer(OwnServer):
             )
 
     def run(self, *statements: str) -> list[Any]:
-        """Run statements; the rows of the last one that has any."""
+        """Run statements and return the rows of the last one that has any."""
         # of the extra `servers`: this module is in the wheel, which does not require it
         import psycopg
 
@@ -87,7 +85,7 @@ class PostgresServer(OwnServer):
         return rows
 
     def kill(self) -> None:
-        """End it and its children as kill -9 does; return when all of them are gone.
+        """End it and its children as kill -9 does.
 
         Each child leads its own process group, and the shared memory of one that lives on
         keeps the next server from starting.
@@ -113,7 +111,7 @@ class PostgresServer(OwnServer):
 
     @property
     def address(self) -> str:
-        """The address with the password, for psycopg."""
+        """Address with the password, for psycopg."""
         return (
             f"postgresql://{_USER}:{quote(self._password, safe='')}@127.0.0.1:{self.port}/postgres"
         )

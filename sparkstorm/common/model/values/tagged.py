@@ -103,10 +103,10 @@ def is_tagged(cell: Any) -> bool:
 
 
 def read_value(cell: Any) -> Any:
-    """Return the value behind a cell of a result: tagged text is read, any other cell is the value
-    itself.
+    """Return the value behind a cell of a result: tagged text is read, any other cell is its own
+    value.
 
-    CodecError when the text begins as tagged text does and is none.
+    CodecError for damaged tagged text.
 
     >>> read_value(tag_text(2.5)), read_value("plain"), read_value(None)
     (2.5, 'plain', None)

@@ -58,8 +58,7 @@ class Capsule:
         state: Mapping[Any, Any] | None = None,
         conf: Mapping[str, Any] | None = None,
     ) -> Step:
-        """Execute the input once with the state that it met in the run, or a given one; the
-        topology is that of the present code.
+        """Execute the input once, with the state of the run or a given one, in the present code.
 
         `conf` is laid over the settings of the run. Settings that name code to import
         (`topology.serializers`) are taken from it alone: a capsule is data, which nobody has signed.
@@ -93,7 +92,7 @@ class Capsule:
 
     def trace(self, topology: Topology, conf: Mapping[str, Any] | None = None) -> list[Line]:
         """Execute the input and return the lines of user code that ran, in order, with what each
-        found changed.
+        changed.
 
         In a notebook: `for line in open_capsule(path).trace(build()): print(line)`.
         """
