@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -19,6 +19,8 @@ from sparkstorm.common.model.values.tagged import to_json
 from sparkstorm.connectors.patience import Patience, Secret, plain_name, without_password
 from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
 
+Entries = Iterable[tuple[bytes, Mapping[bytes, bytes]]]
+TimedEntry = tuple[int, tuple[str, tuple[Any, ...], str]]
 _ROWS_PER_CALL = 128
 _ENTRIES_PER_READ = 2_000  # of each stream; fewer mean that it is at its end
 # Lua unpacks at most 8,000 values; a script that fails keeps the entries that it has written
@@ -118,9 +120,9 @@ class RedisSource(ReplayableSpout):
             if not self._fetch():
                 return
             ready = self._order.take(_ROWS_PER_CALL)
-        for stream, id, entry, reason in ready:
-            self._emit(stream, id, entry, reason)
-            self._last[stream] = id
+        for stream, values, reason in ready:
+            self._emit(stream, values, reason)
+            self._last[stream] = values[-2]
             if stream in self._passed:
                 self._passed[stream] += 1
 
@@ -147,30 +149,34 @@ class RedisSource(ReplayableSpout):
         if self._client is not None:
             self._client.close()
 
-    def _emit(self, stream: str, id: str, entry: Mapping[bytes, bytes], reason: str) -> None:
+    def _emit(self, stream: str, values: tuple[Any, ...], reason: str) -> None:
         """Emit an entry as a record; with a reason, as one that is none."""
-        values = self._values(id, entry)
         if not reason:
-            self._collector.emit(values, id)
+            self._collector.emit(values, values[-2])
             return
-        self._collector.report_error(f"{stream}/{id}: {reason}")
-        self._collector.emit(
-            (f"{stream}/{id}", to_json(list(values))[:2000], reason), id, stream="bad"
-        )
+        place = f"{stream}/{values[-2]}"
+        self._collector.report_error(f"{place}: {reason}")
+        text = to_json(list(values))[:2000]
+        self._collector.emit((place, text, reason), values[-2], stream="bad")
 
-    def _values(self, id: str, entry: Mapping[bytes, bytes]) -> tuple[Any, ...]:
-        cells = [entry.get(name.encode()) for name in self._fields]
-        text = (None if c is None else c.decode("utf-8", "replace") for c in cells)
-        return (*text, id, int(id.partition("-")[0]))
-
-    def _timed(self, stream: str, id: str, entry: Mapping[bytes, bytes]) -> tuple[int, Any]:
-        """Return an entry's event time, and what `_emit` takes."""
-        if self._time is None:
-            return int(id.partition("-")[0]), (stream, id, entry, "")
-        try:
-            return self._time.of(self._values(id, entry)), (stream, id, entry, "")
-        except ValueError as error:
-            return NO_TIME, (stream, id, entry, str(error)[:300])
+    def _timed(self, stream: str, entries: Entries) -> Iterator[TimedEntry]:
+        """Yield each entry's event time, and its stream, its values and why it is no record."""
+        names = [name.encode() for name in self._fields]
+        for id_bytes, entry in entries:
+            id = id_bytes.decode()
+            time_ms = int(id[: id.index("-")])
+            cells = [
+                None if (cell := entry.get(name)) is None else cell.decode("utf-8", "replace")
+                for name in names
+            ]
+            values = (*cells, id, time_ms)
+            reason = ""
+            if self._time is not None:
+                try:
+                    time_ms = self._time.of(values)
+                except ValueError as error:
+                    time_ms, reason = NO_TIME, str(error)[:300]
+            yield time_ms, (stream, values, reason)
 
     def _fetch(self) -> bool:
         if self._patience.is_resting or not self._last or self.is_exhausted():
@@ -198,9 +204,7 @@ class RedisSource(ReplayableSpout):
         by_stream = {name.decode(): entries for name, entries in answer}
         for stream in asked:
             if entries := by_stream.get(stream, ()):
-                self._order.put(
-                    stream, [self._timed(stream, id.decode(), entry) for id, entry in entries]
-                )
+                self._order.put(stream, self._timed(stream, entries))
                 self._fetched[stream] = entries[-1][0].decode()
             if len(entries) < _ENTRIES_PER_READ:
                 self._order.note_end(stream)

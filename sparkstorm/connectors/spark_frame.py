@@ -18,7 +18,7 @@ from sparkstorm.common.errors import CodecError, InvalidConfigError
 from sparkstorm.common.model.values.tagged import from_json, to_json
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.patience import Secret, without_password
-from sparkstorm.connectors.redis_streams import RedisSource, connect
+from sparkstorm.connectors.redis_streams import Entries, RedisSource, TimedEntry, connect
 from sparkstorm.connectors.spark import struct_cast
 
 if TYPE_CHECKING:
@@ -99,8 +99,14 @@ class SparkFrame(RedisSource):
 
     fail = ack  # it was parked: done as well
 
-    def _emit(self, stream: str, id: str, entry: Mapping[bytes, bytes], reason: str) -> None:
-        row = entry.get(_ROW.encode(), b"")
+    def _timed(self, stream: str, entries: Entries) -> Iterator[TimedEntry]:
+        """Yield entries with their rows as bytes: what is no UTF-8 is no row."""
+        for id_bytes, entry in entries:
+            id = id_bytes.decode()
+            yield 0, (stream, (entry.get(_ROW.encode(), b""), id, 0), "")
+
+    def _emit(self, stream: str, values: tuple[Any, ...], reason: str) -> None:
+        row, id, _ = values
         self._unfinished[id] = None
         try:
             self._collector.emit(self._parse(row), id)

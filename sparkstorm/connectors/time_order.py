@@ -139,7 +139,8 @@ class PartitionOrder:
         """Return the next records, `most` at the most."""
         if not self._ready:
             self._sort()
-        return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+        next_one = self._ready.popleft
+        return [next_one() for _ in range(min(most, len(self._ready)))]
 
     def waiting(self, partition_name: str) -> int:
         """Return how many records of a partition wait."""
