@@ -59,14 +59,14 @@ def sections() -> dict[tuple[str, str], list[Key]]:
 def row(key: Key) -> str:
     """Return a key's line of its table."""
     _, values, default, *example = key.text().splitlines()
-    values = values.partition(": ")[2]
+    values = values.partition(": ")[2].removeprefix("a ").removeprefix("an ")
+    values = re.sub(r"at least (\S+), at most (\S+)", r"\1 to \2", values)
+    values = values.replace("at least ", "≥ ").replace("at most ", "≤ ")
     default = default.partition(": ")[2].rpartition("; set for")[0]
     shown = f"`{default}`"
     if example:
         # a bar would end the cell
-        shown += f", for example `{example[0].partition(': ')[2].partition(': ')[2]}`".replace(
-            "|", "\\|"
-        )
+        shown += f", e.g. `{example[0].partition(': ')[2].partition(': ')[2]}`".replace("|", "\\|")
     secret = " Kept secret." if key.secret else ""
     # A bracket would begin a link, a bar a cell.
     cells = (f"`{key.name}`", values, shown, re.sub(r"([\[|])", r"\\\1", key.doc) + secret)
