@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sparkstorm.cli.__main__ import GROUPS, parser
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "cli.md"
 _COMMON = ("--help", "--cluster", "--context", "--json")
+_OFTEN = 4  # an option or argument of as many commands is told once, in front
 _HEAD = """# Commands
 
 Every command of `sparkstorm` with its options. Written from the parsers by `python -m tests.cli_page`; a test
@@ -29,6 +31,8 @@ data. `status` and `doctor`: 1 when something is at fault.
 Ctrl-C of a command that follows a topology leaves the topology running and prints the command that follows it again.
 Ctrl-C of `cluster` ends slots, Nimbus, Spark and the embedded servers in order; topologies go on from their last
 commits with the next start.
+
+Options and arguments of several commands, which name them as *common*:
 """
 
 
@@ -66,40 +70,65 @@ def _value(action: argparse.Action) -> str:
     return {"*": f"[{name} ...]", "+": f"{name} ...", "?": f"[{name}]"}.get(str(action.nargs), name)
 
 
-def _entry(command: str, made: argparse.ArgumentParser) -> list[str]:
-    places: list[str] = []
-    told: list[str] = []
-    has_options = False
-    for action in made._actions:
-        if action.help == argparse.SUPPRESS or set(_COMMON) & set(action.option_strings):
-            continue
-        value = _value(action)
-        help = _text(str(action.help)) if action.help else ""
-        if action.option_strings:
-            has_options = True
-            told.append(
-                f"* `{', '.join(action.option_strings)}{f' {value}' if value else ''}`: {help}"
-            )
-        else:
-            places.append(value)
-            told += [f"* `{value}`: {help}"] if help else []
-    options = " [options]" if has_options else ""
+def _told(action: argparse.Action) -> str:
+    """Return the line that tells an option or argument; empty without a help of its own."""
+    value, help = _value(action), _text(str(action.help)) if action.help else ""
+    if not action.option_strings:
+        return f"* `{value}`: {help}" if help else ""
+    return f"* `{', '.join(action.option_strings)}{f' {value}' if value else ''}`: {help}"
+
+
+def _shown(made: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [
+        action
+        for action in made._actions
+        if action.help != argparse.SUPPRESS and not set(_COMMON) & set(action.option_strings)
+    ]
+
+
+def _entry(command: str, made: argparse.ArgumentParser, common: set[str]) -> list[str]:
+    shown = _shown(made)
+    places = [_value(action) for action in shown if not action.option_strings]
+    options = " [options]" if len(places) < len(shown) else ""
     usage = " ".join(["sparkstorm", command + options, *places])
     lines = [f"### {command}", "", f"`{usage}`", ""]
     if made.description:
         lines += [_text(made.description), ""]
+    told = [line for line in map(_told, shown) if line and line not in common]
+    names = [
+        f"`{action.option_strings[0]}`"
+        for action in shown
+        if action.option_strings and _told(action) in common
+    ]
+    told += [f"* common: {', '.join(names)}"] if names else []
     return [*lines, *told, *([""] if told else [])]
 
 
 def page() -> str:
     """Return the page."""
     commands = _sub_commands(parser())
-    lines = [_HEAD]
-    for title, modules in GROUPS.items():
+    groups = {
+        title: [
+            leaf
+            for names in modules.values()
+            for name in names
+            for leaf in _leaves([name], commands[name])
+        ]
+        for title, modules in GROUPS.items()
+    }
+    counted = Counter(
+        line
+        for leaves in groups.values()
+        for _, made in leaves
+        for line in map(_told, _shown(made))
+        if line
+    )
+    common = [line for line, count in counted.items() if count >= _OFTEN]
+    lines = [_HEAD, *common, ""]
+    for title, leaves in groups.items():
         lines += [f"## {title[0].upper()}{title[1:]}", ""]
-        for name in (name for names in modules.values() for name in names):
-            for command, made in _leaves([name], commands[name]):
-                lines += _entry(command, made)
+        for command, made in leaves:
+            lines += _entry(command, made, set(common))
     return "\n".join(lines).rstrip() + "\n"
 
 
