@@ -419,6 +419,19 @@ def test_a_task_nobody_claimed_or_whose_topology_was_deleted_takes_no_commit(ben
     assert bench.dump() == empty
 
 
+def test_no_key_of_a_deleted_topology_stays_but_its_tombstone_and_dead_letters(
+    bench: Bench,
+) -> None:
+    if not isinstance(bench, RedisBench):
+        pytest.skip("the in-memory fake has no keys")
+    owner = Owner(bench, "o", (1, 2))
+    owner.commit(
+        frames=frames_for(1, b"a"), held=[(1, "h", b"h")], low_ms=5, progress=b"p", parked=[b"q"]
+    )
+    bench.reader().delete()
+    assert set(bench.dump()) == {bench.key("dead"), bench.key("ended")}
+
+
 def test_dead_letters_outlive_their_topology_until_they_are_dropped(bench: Bench) -> None:
     owner = Owner(bench, "o", (1,))
     owner.commit(parked=[b"one", b"two"], progress=b"p")
