@@ -1,0 +1,37 @@
+"""Numbers of a Kafka topic through a bolt that computes for 2 ms a row, for test_autoscale_live.py."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sparkstorm import connectors
+from sparkstorm.api import StatefulBolt, TopologyBuilder, bolt
+from sparkstorm.common.model.topology import Topology
+
+CPU_SECS = 0.002
+
+
+@bolt({"n": "bigint"})
+def compute(tup: Any) -> Any:
+    until = time.thread_time() + CPU_SECS
+    while time.thread_time() < until:
+        pass
+    yield (tup["n"],)
+
+
+class Seen(StatefulBolt):
+    """How often each hundred of numbers has come."""
+
+    def execute(self, tup: Any, collector: Any) -> None:
+        key = tup["n"] // 100
+        self.state.put(key, self.state.get(key, 0) + 1)
+
+
+def build(kafka: str) -> Topology:
+    """Return the topology: source, computation of four tasks, and count."""
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", connectors.KafkaSource(kafka, "in", {"n": "bigint"}))
+    builder.set_bolt("compute", compute, 1, num_tasks=4, inputs="numbers")
+    builder.set_bolt("seen", Seen(), 1).fields_grouping("compute", "n")
+    return builder.build()
