@@ -706,6 +706,16 @@ def test_a_commit_tells_the_backlog_of_the_tasks_it_watches(bench: Bench) -> Non
     }
 
 
+def test_frames_that_nobody_counted_leave_no_backlog_below_nothing(bench: Bench) -> None:
+    owner = Owner(bench, "o", (1,))
+    owner.commit(frames=[(1, b"stranger", 0), *frames_for(1, b"own")])
+    entries = read(owner.transport, {1: START.entry}, 2)
+    drained = {1: sum(len(entry.data) for entry in entries)}
+    told = owner.commit(cursors={1: Cursor(entries[-1].id, 0)}, drained_bytes=drained, watched=(1,))
+    assert told.backlog_by_task == {1: 0}
+    assert owner.commit(frames=frames_for(1, b"more"), watched=(1,)).backlog_by_task == {1: 4}
+
+
 def test_the_oldest_that_waits_is_looked_for_in_every_frame_of_tasks_with_a_backlog_and_of_those_named(
     bench: Bench,
 ) -> None:

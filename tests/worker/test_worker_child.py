@@ -445,3 +445,19 @@ def test_a_log_over_its_cap_keeps_its_end_beside_it(tmp_path: Path) -> None:
     assert rotate_log(log, 30) and not rotate_log(log, 30)
     assert (log.read_bytes(), (tmp_path / "worker.log.1").read_bytes()) == (b"", b"new" * 10)
     assert not rotate_log(tmp_path / "none.log", 30)
+
+
+def test_a_log_on_a_full_disk_goes_on_empty_and_leaves_no_half_of_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "worker.log"
+    log.write_bytes(b"x" * 60)
+
+    def fail(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[:7])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    assert rotate_log(log, 30)
+    assert log.read_bytes() == b"" and not (tmp_path / "worker.log.1").exists()
