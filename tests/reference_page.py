@@ -85,24 +85,37 @@ def _find(module: str, name: str) -> tuple[str, ast.stmt, str]:
     return _find(*_imported(module)[name])
 
 
-def _methods(node: ast.ClassDef) -> dict[str, _Function]:
-    return {
-        statement.name: statement for statement in node.body if isinstance(statement, _Function)
-    }
+def _methods(module: str, node: ast.ClassDef) -> dict[str, _Function]:
+    """Return a class's methods, those of bases that the page does not have among them."""
+    methods: dict[str, _Function] = {}
+    for _, origin, found in _bases(module, node, is_listed=False):
+        methods |= _methods(origin, found)
+    own = {each.name: each for each in node.body if isinstance(each, _Function)}
+    return {**methods, **own}
+
+
+def _bases(
+    module: str, node: ast.ClassDef, is_listed: bool
+) -> Iterator[tuple[str, str, ast.ClassDef]]:
+    """Yield the bases of a class that are on the page, or those that are not, each with its
+    module.
+    """
+    for name in (ast.unparse(base).partition("[")[0] for base in node.bases):
+        try:
+            origin, found, _ = _find(module, name)
+        except KeyError:  # of another package
+            continue
+        if isinstance(found, ast.ClassDef) and (name in _listed()) == is_listed:
+            yield name, origin, found
 
 
 def _inherited(module: str, node: ast.ClassDef) -> set[str]:
     """Return the methods that the public bases of a class have: the page explains them there."""
     names: set[str] = set()
-    for base in map(ast.unparse, node.bases):
-        name = base.partition("[")[0]
-        try:
-            origin, found, _ = _find(module, name)
-        except KeyError:  # of another package
-            continue
-        if isinstance(found, ast.ClassDef):
-            names |= _inherited(origin, found)
-            names |= set(_methods(found)) if name in _listed() else set()
+    for _, origin, found in _bases(module, node, is_listed=True):
+        names |= _inherited(origin, found) | _methods(origin, found).keys()
+    for _, origin, found in _bases(module, node, is_listed=False):
+        names |= _inherited(origin, found)
     return names
 
 
@@ -142,7 +155,7 @@ def _is(node: _Function, decorator: str) -> bool:
 
 def _of_class(module: str, node: ast.ClassDef) -> tuple[str, list[str]]:
     """Return how a class is called, and its own public methods, each a line of a list."""
-    methods = _methods(node)
+    methods = _methods(module, node)
     inherited = _inherited(module, node)
     made = methods.get("__init__")
     if made is not None:

@@ -3,7 +3,7 @@
 
 By Little's law the open trees of a busy task are its throughput times their latency. Few of them
 leave a worker without work between two commits; many only wait in queues: throughput stays, latency
-grows with the limit (the curve is in benchmarks/README.md). So the limit is moved until the median
+grows with the limit. So the limit is moved until the median
 tree takes a target. Like TCP Vegas it reads delay, not loss; nothing is drawn by chance.
 
 The target is `TARGET_MS`, or `GAIN` times the *base* where that is longer: the latency that a tree
@@ -31,8 +31,8 @@ import statistics
 from collections.abc import Sequence
 
 TARGET_MS = 40
-"""Some epochs of commits, from where on throughput hardly grows (benchmarks/README.md: half of it
-costs a tenth of the words).
+"""Some epochs of commits, from where on throughput hardly grows: half of it
+costs a tenth of the words.
 """
 GAIN = 9.0
 """Where a worker waits for its commits, trees take the base and their work in turn, and a target of

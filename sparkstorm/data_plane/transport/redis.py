@@ -328,7 +328,7 @@ class RedisTransport:
     def _questions(self) -> list[Question]:
         """Return what is due to be asked: it travels with a commit."""
         # Its own round trip for each was a third of the time of a worker's loop over 100 ms
-        # each way, where every commit is later than both are due (benchmarks/README.md).
+        # each way, where every commit is later than both are due.
         questions: list[Question] = []
         if read := self._reading.request():
             questions.append((read, self._reading.note_read))

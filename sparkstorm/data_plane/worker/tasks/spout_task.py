@@ -49,7 +49,7 @@ _LONGEST_BACK_OFF_MS = 1000
 # Since the last emission. Within it the next tuple may come at any moment, and a long rest would be
 # its latency. Half of it makes sources of 100 to 200 tuples/s cold between two of them; double
 # polls for twice as long after each burst. A rest of a quarter of the pause took the latency over 3
-# hops from 2.10 to 1.45 ms, with other changes (benchmarks/README.md).
+# hops from 2.10 to 1.45 ms, with other changes.
 _WARM_US = 10_000
 
 
