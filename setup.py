@@ -28,11 +28,21 @@ VERSION = re.search(
 )[1]
 FILES = f"{HOME}/blob/v{VERSION}"
 LINK = r"\[([^][]+)\]\((?!https?://|#)([^)\s]+)\)"
+PICTURE = r"!\[([^][]*)\]\(([^)\s#]+)(#[^)\s]*)?\)"
+
+
+def picture(found):
+    """Return README's picture for the index's page, which shows no forms for light and dark."""
+    text, path, form = found.groups()
+    if not HOME or form == "#gh-dark-mode-only":
+        return ""
+    return f"![{text}]({HOME}/raw/v{VERSION}/{path})"
+
+
+README = re.sub(PICTURE, picture, (HERE / "README.md").read_text("utf-8"))
 
 setup(
-    long_description=re.sub(
-        LINK, rf"[\1]({FILES}/\2)" if HOME else r"\1", (HERE / "README.md").read_text("utf-8")
-    ),
+    long_description=re.sub(LINK, rf"[\1]({FILES}/\2)" if HOME else r"\1", README),
     project_urls={
         "Source": HOME,
         "Documentation": f"{FILES}/docs/tutorial.md",

@@ -162,14 +162,19 @@ def repaired(wheel: Path) -> Path:
     return repaired_wheel
 
 
-def build(tree: Path, out: Path, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, Path]:
-    """Build the sdist, and the wheel from it, of the files that a clone has: copied to `tree`,
-    written to `out`; `more` has variables of the build.
-    """
+def copy_sources(tree: Path) -> None:
+    """Copy what a build needs of the files that a clone has."""
     for name in sources():
         if name.startswith("sparkstorm/") or "/" not in name:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             (tree / name).write_bytes((ROOT / name).read_bytes())
+
+
+def build(tree: Path, out: Path, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, Path]:
+    """Build the sdist, and the wheel from it, of the files that a clone has: copied to `tree`,
+    written to `out`; `more` has variables of the build.
+    """
+    copy_sources(tree)
     command = [sys.executable, "-m", "build", "--outdir", str(out), str(tree)]
     done = subprocess.run(
         command,

@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from functools import cache
@@ -25,6 +26,7 @@ from tests.installed import (
     ROOT,
     Installed,
     build,
+    copy_sources,
     environment,
     install,
     link_packages,
@@ -162,6 +164,18 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(
     }
 
 
+def test_the_sdist_that_is_built_with_the_pure_wheel_has_the_cores_sources(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    copy_sources(tree)
+    command = [sys.executable, "setup.py", "-q", "sdist", "--dist-dir", str(tmp_path)]
+    variables = {**os.environ, "SPARKSTORM_CORE": "none"}
+    subprocess.run(command, cwd=tree, env=variables, capture_output=True, check=True, timeout=120)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as held:
+        names = {Path(name).name for name in held.getnames() if name.endswith(".c")}
+    assert names == {path.name for path in (ROOT / "sparkstorm").rglob("*.c")}
+
+
 def metadata_of(wheel: Path) -> email.message.Message:
     """Return the metadata of a wheel; its payload is the page of the index."""
     with zipfile.ZipFile(wheel) as held:
@@ -195,7 +209,8 @@ def test_the_pure_wheel_installs_everywhere_and_has_the_twins_alone(
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*-py3-none-any.whl")
     # built without the address of a repository
-    assert re.findall(r"\]\([^)]+\)", str(metadata_of(wheel).get_payload())) == []
+    page = str(metadata_of(wheel).get_payload())
+    assert re.findall(r"\]\([^)]+\)", page) == [] and "!Web UI" not in page
     made = install(wheel, tmp_path / "home", "sparkstorm")
     said = made.say(
         "python",
@@ -222,11 +237,13 @@ def test_the_index_s_page_leads_to_files_that_the_tag_has(distributions: dict[st
     metadata = metadata_of(distributions["wheel"])
     links = re.findall(r"\]\(([^)\s]+)\)", str(metadata.get_payload()))
     urls = [url.partition(", ")[2] for url in metadata.get_all("Project-URL", [])]
-    files = f"{HOME}/blob/v{metadata['Version']}/"
+    place = re.compile(rf"{re.escape(HOME)}/(blob|raw)/v{metadata['Version']}/")
     assert len(links) > 20 and len(urls) == 5
     named = [url for url in [*links, *urls] if url not in (HOME, f"{HOME}/issues")]
-    assert [url for url in named if not url.startswith(files)] == []
-    paths = {url.removeprefix(files).partition("#")[0] for url in named}
+    assert [url for url in named if not place.match(url)] == []
+    pictures = [url for url in named if url.endswith((".png", ".svg"))]
+    assert len(pictures) == 2 and all("/raw/" in url for url in pictures)  # one of light and dark
+    paths = {place.sub("", url).partition("#")[0] for url in named}
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
