@@ -1,7 +1,7 @@
 # make run    the word count over real files, on Spark slots, with embedded Redis and ZooKeeper
 # make test   the tests of a commit (tests/tiers.py)       make lint, make types, make bench: what they say
 # make test-all   every test: before a release, and each night
-# make chaos SECONDS=600   harm four topologies, simulated and in processes, and report (docs/maintaining/test-suite.md)
+# make chaos SECONDS=600   harm five topologies, simulated and in processes, and report (docs/maintaining/test-suite.md)
 # make browser   a walk through the page in headless Chromium, by keyboard, with axe-core (docs/maintaining/test-suite.md)
 # make fuzz   Schemathesis against the web server of a simulated cluster, ARGS=--cluster of a real one (docs/maintaining/test-suite.md)
 # make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/maintaining/test-suite.md)
