@@ -21,7 +21,7 @@ def compute(tup: Any) -> Any:
 
 
 class Seen(StatefulBolt):
-    """How often each hundred of numbers has come."""
+    """Count of the numbers of each hundred."""
 
     def execute(self, tup: Any, collector: Any) -> None:
         key = tup["n"] // 100
