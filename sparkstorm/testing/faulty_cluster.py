@@ -88,6 +88,9 @@ class FaultyCluster(LocalCluster):
             poll_ms=1_000,
             stores=stores,
         )
+        # Half of the seeds run the way of a real worker, half the one that users' tests run. By
+        # the second bit, since the first one decides about lazy states.
+        self.checks_values = seed & 2 == 0
         self._fate = Duty(self.simulation, self._step_fate, lambda: False)
         self.simulation.add(self._fate, has_threads=False)
         for fault in faults:

@@ -68,6 +68,7 @@ class SimServices(Protocol):
     make_transport: MakeTransport | None
     lazy_keys: int
     steps_threads: bool  # of blocking spouts; else they are real ones
+    checks_values: bool  # at each emit; else as a real worker, whose rows the compiled core emits
 
     def reaches(self, place: str, store: str) -> bool:
         """Return whether a worker reaches a store, its own or that of another cell."""
@@ -416,7 +417,7 @@ class InProcessWorker:
         return SimForeign(data.store, cell, is_away, self.clock, data.arrivals, self._durability)
 
     def _plan(self, spec: WorkerSpec) -> WorkerPlan:
-        """The plan of a real worker, save that values are checked at every emit, as on the way to
+        """The plan of a real worker, save that values may be checked at each emit, as on the way to
         another process.
         """
         code = self._read_code(Path(spec.code_path))
@@ -426,7 +427,7 @@ class InProcessWorker:
         return replace(
             plan_of(spec, *opened),
             codec=self.data.codec,
-            is_strict=True,
+            is_strict=self._around.checks_values,
             lazy_keys=self._around.lazy_keys,
         )
 

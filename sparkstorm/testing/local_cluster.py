@@ -84,6 +84,7 @@ class LocalCluster:
     """
 
     steps_threads = False
+    checks_values = True
 
     def __init__(
         self,
