@@ -13,7 +13,10 @@ import struct
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import date
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,7 @@ from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.executor.output_clock import OutputClock
 from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.data_plane.executor.state import Cells, MemoryState, noting
+from sparkstorm.data_plane.task_kit.held import can_change, can_change_plainly
 from sparkstorm.data_plane.transport import frames
 from sparkstorm.data_plane.worker import epoch as epochs
 from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
@@ -216,6 +220,18 @@ def test_emits_are_those_of_the_plain_way(
         "quiet",
         "bad",
     }
+
+
+def test_rows_that_can_be_changed_are_those_of_the_plain_way() -> None:
+    chance = random.Random(7)
+    kinds = [1, "w", None, 2.5, b"x", date(2026, 1, 2), Decimal("1.5"), uuid.UUID(int=7)]
+    found = Counter[bool]()
+    for _ in range(400):
+        values = [chance.choice(kinds) for _ in range(5)] + chance.choice([[], [[1]], [{}]])
+        rows: list[Any] = [(tuple(values), 0, None), (object(), 0, None), ((), 0, None)]
+        assert can_change(rows) is can_change_plainly(rows)
+        found[can_change(rows)] += 1
+    assert min(found.values()) > 50
 
 
 @pytest.mark.parametrize("lag_ms", [0, 3])

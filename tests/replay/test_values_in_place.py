@@ -21,7 +21,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import EventTime, replay_locally
-from sparkstorm.testing import complete_topology
+from sparkstorm.testing import LocalCluster, complete_topology
 from tests.replay.bolts import Source
 
 
@@ -144,6 +144,12 @@ class OnThread(Passing):
         collector.emit((seen, tup["at"]))
 
 
+class AtOnce(OnThread):
+    """The same without a thread."""
+
+    blocking = False
+
+
 class InWindow(TimedBolt):
     """The same in a bolt that is given its tuples by event time."""
 
@@ -164,6 +170,7 @@ class InOrder(InWindow):
 BOLTS: dict[str, Any] = {
     "by hand": ByHand,
     "on a thread": OnThread,
+    "at once": AtOnce,
     "timed": lambda: InWindow().with_timestamp_field("at"),
     "in order": lambda: InOrder().with_timestamp_field("at"),
 }
@@ -174,17 +181,27 @@ BOLTS: dict[str, Any] = {
 @pytest.mark.parametrize("retries", [1, 2])
 @pytest.mark.parametrize("bolt", BOLTS)
 def test_a_further_try_and_a_dead_letter_have_the_values_that_were_sent(
-    bolt: str, retries: int, workers: int, event_time: EventTime | None
+    bolt: str,
+    retries: int,
+    workers: int,
+    event_time: EventTime | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Where values are not checked at each emit, the compiled core emits.
+    monkeypatch.setattr(LocalCluster, "checks_values", retries == 1)
     builder = TopologyBuilder()
     builder.set_spout("source", Source("value", "at"))
     builder.set_bolt("sender", Passing()).shuffle_grouping("source")
     for sender in ("source", "sender"):
-        builder.set_bolt(f"{sender}-bolt", BOLTS[bolt]()).global_grouping(sender)
+        builder.set_bolt(f"{sender}-bolt", BOLTS[bolt]()).local_or_shuffle_grouping(sender)
     conf = {"topology.max.retries": retries, "topology.workers": workers}
     live = complete_topology(builder.build(), {"source": ROWS}, conf=conf)
     replayed = replay_locally(
-        builder.build(), {"source": ROWS}, conf=conf, skip_bad=True, event_time=event_time
+        builder.build(),
+        {"source": ROWS},
+        conf=conf,
+        skip_bad=retries == 1,  # values are checked then
+        event_time=event_time,
     )
     for found in (live, replayed):
         for name in ("source-bolt", "sender-bolt"):

@@ -47,8 +47,6 @@ class Target:
     rows: Rows
     is_local: bool
     run: int = 1
-    # Whether a row was emitted whose values a receiver could change in place: lists, mappings.
-    has_containers: bool = False
 
 
 MakeTarget = Callable[[str, int], Target]

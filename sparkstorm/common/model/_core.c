@@ -1708,22 +1708,29 @@ tuples(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return found;
 }
 
-PyDoc_STRVAR(are_plain_doc, "are_plain(rows): whether each row (values, ...) has a tuple of numbers, text, bytes and none. Twin: copied of\n"
-                            "data_plane/task_kit/held.py.");
+PyDoc_STRVAR(are_immutable_doc, "are_immutable(rows, types): whether all values of rows (values, ...) are scalars or of these types; other forms\n"
+                                "of rows are left out.\n\nTwin: can_change of data_plane/task_kit/held.py.");
 
 static PyObject *
-are_plain(PyObject *module, PyObject *rows)
+are_immutable(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
-    if (!PyList_CheckExact(rows))
-        Py_RETURN_FALSE;
-    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(rows); at++) {
-        PyObject *row = PyList_GET_ITEM(rows, at);
+    if (count != 2 || !PyList_CheckExact(args[0]) || !PyAnySet_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "are_immutable takes a list of rows and a set of types");
+        return NULL;
+    }
+    for (Py_ssize_t at = 0; at < PyList_GET_SIZE(args[0]); at++) {
+        PyObject *row = PyList_GET_ITEM(args[0], at);
         PyObject *values = PyTuple_CheckExact(row) && PyTuple_GET_SIZE(row) > 0 ? PyTuple_GET_ITEM(row, 0) : NULL;
         if (values == NULL || !PyTuple_CheckExact(values))
-            Py_RETURN_FALSE;
-        for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(values); n++)
-            if (!is_scalar(PyTuple_GET_ITEM(values, n)))
+            continue;
+        for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(values); n++) {
+            PyObject *value = PyTuple_GET_ITEM(values, n);
+            int is_immutable = is_scalar(value) ? 1 : PySet_Contains(args[1], (PyObject *)Py_TYPE(value));
+            if (is_immutable < 0)
+                return NULL;
+            if (!is_immutable)
                 Py_RETURN_FALSE;
+        }
     }
     Py_RETURN_TRUE;
 }
@@ -2177,7 +2184,7 @@ extern PyMethodDef values_functions[]; /* _values.c */
 static PyMethodDef functions[] = {
     {"run_values", (PyCFunction)(void (*)(void))run_values, METH_FASTCALL, run_values_doc},
     {"run_rows", (PyCFunction)(void (*)(void))run_rows, METH_FASTCALL, run_rows_doc},
-    {"are_plain", are_plain, METH_O, are_plain_doc},
+    {"are_immutable", (PyCFunction)(void (*)(void))are_immutable, METH_FASTCALL, are_immutable_doc},
     {"fold_cells", (PyCFunction)(void (*)(void))fold_cells, METH_FASTCALL, fold_cells_doc},
     {"run_tuples", (PyCFunction)(void (*)(void))run_tuples, METH_FASTCALL, run_tuples_doc},
     {"tuples", (PyCFunction)(void (*)(void))tuples, METH_FASTCALL, tuples_doc},

@@ -33,7 +33,7 @@ from sparkstorm.common.model.compiled import core, empty
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.common.model.tuples import Roots, Source
-from sparkstorm.common.model.values.codec import KEYS, SCALARS, Codec
+from sparkstorm.common.model.values.codec import SCALARS, Codec
 from sparkstorm.common.model.values.metric_values import MetricValue
 from sparkstorm.data_plane.executor.output_clock import OutputClock
 
@@ -163,9 +163,6 @@ class Route:
                 normal.append(self._codec.normalise(value))
             except CodecError as error:
                 raise CodecError(f"{where}, field '{field}': {error}") from error
-        if not KEYS.issuperset(map(type, normal)):
-            for target in self.targets:
-                target.has_containers = True
         return tuple(normal)
 
 

@@ -2,8 +2,9 @@
 a held input in the store, as the worker that holds it writes it and as a client reads it.
 
 Law: a failed try leaves nothing, also not in lists and mappings among its input's values. Left out:
-a copy of every row: values come from bytes, from a batch or from a sender that knows their types,
-so that only rows with such values are copied, or read again where they fail.
+a copy of every row: rows that come as bytes or in a batch are read again where they fail, and of
+others those are copied that hold a list or mapping. Left out too: senders that note whether they have
+emitted one. There are several ways to emit, and one of them did not.
 """
 
 from __future__ import annotations
@@ -48,11 +49,7 @@ class Originals:
 
 def copied(codec: Codec, rows: Sequence[Row]) -> Originals | None:
     """Return copies of those rows that hold what can be changed in place; None without any."""
-    # A pass in Python was 13 % of the Python of a replayed Nexmark q7 by rows.
-    if core is not None and core.are_plain(rows):
-        return None
-    values = [row[0] for row in rows if type(row[0]) is tuple]
-    if KEYS.issuperset(map(type, chain.from_iterable(values))):
+    if not can_change(rows):
         return None
     copies = {
         index: fresh(codec, row[0])
@@ -60,6 +57,20 @@ def copied(codec: Codec, rows: Sequence[Row]) -> Originals | None:
         if type(row[0]) is tuple and has_containers(row[0])
     }
     return Originals(lambda: map(_VALUES, rows), copies.__getitem__)
+
+
+def can_change(rows: Sequence[Row]) -> bool:
+    """Return whether a value of these rows can be changed in place."""
+    # A pass in Python was 13 % of the Python of a replayed Nexmark q7 by rows.
+    if core is not None and type(rows) is list:
+        return not core.are_immutable(rows, KEYS)
+    return can_change_plainly(rows)
+
+
+def can_change_plainly(rows: Sequence[Row]) -> bool:
+    """Return the same without the compiled core."""
+    values = chain.from_iterable(row[0] for row in rows if type(row[0]) is tuple)
+    return not KEYS.issuperset(map(type, values))
 
 
 def fresh(codec: Codec, values: Values) -> Values:

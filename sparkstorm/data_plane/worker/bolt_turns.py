@@ -135,7 +135,7 @@ class BoltTurns:
                     self._task_set.blocks.handed_over(block, rows),
                     block.births.oldest_ms,
                     block.has_pieces,
-                    keep=self._copies if block.may_hold_containers else None,
+                    keep=self._copies,
                 )
                 did = True
         return did

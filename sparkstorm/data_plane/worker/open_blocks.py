@@ -75,11 +75,6 @@ class OpenBlock:
         # oldest rows for another worker, by entry; those in `rows` come behind them
         self.packed: list[PackedRows] = []
 
-    @property
-    def may_hold_containers(self) -> bool:
-        """Return whether values of its rows may be changed in place by their receiver."""
-        return self.target.has_containers or self.has_pieces or self.has_own_channel
-
     def take(self, most: int) -> Rows:
         """Remove and return the oldest rows, `most` at the most."""
         rows = self.rows

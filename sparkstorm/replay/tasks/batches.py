@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -20,8 +20,9 @@ from sparkstorm.api.value_columns import with_values
 from sparkstorm.common.errors import CodecError, ReplayFailedError
 from sparkstorm.common.grouping.routes import Target
 from sparkstorm.common.model.tuples import Source
-from sparkstorm.common.model.values.codec import KEYS, Codec
+from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.executor.pieces import count_rows, is_piece, joined, sliced, unfold
+from sparkstorm.data_plane.task_kit.held import can_change
 from sparkstorm.data_plane.transport.frames import travelled
 from sparkstorm.replay.tasks.combiner import Combiner
 
@@ -98,8 +99,7 @@ def with_own_values(codec: Codec, rows: list[Any]) -> list[Any]:
     """Return rows whose receiver may change lists and mappings in them: no other one sees it, as
     with rows that were sent to another process.
     """
-    values = chain.from_iterable(row[0] for row in rows if type(row[0]) is tuple)
-    return rows if set(map(type, values)) <= KEYS else travelled(codec, rows)
+    return travelled(codec, rows) if can_change(rows) else rows
 
 
 def is_batch(data: bytes) -> bool:

@@ -175,8 +175,6 @@ class _Partition:
                 max(clocks.get((output.stream, output.subscriber), NEVER) for clocks in begun)
             )
         self._dividers = dividers_of(route)
-        for target in route.targets:
-            target.has_containers = True  # unknown: nothing looks at each value of data
         return route
 
     def _make(self, component: str, task: int) -> ReplayTask:
@@ -350,7 +348,6 @@ class _Partition:
                     self.source(chunk.sender, chunk.stream),
                 )
         for rows in lists:
-            run.may_hold_containers = True
             yield from self._run_parts(run, rows)
 
     def _run_parts(self, run: ReplayTask, rows: list[Any]) -> Iterator[int]:
@@ -423,10 +420,6 @@ class _Partition:
         # In the order of the plan, senders before receivers: one pass leaves no row behind.
         for task, run in self._runs.items():
             if rows := self._gather(task, run):
-                run.may_hold_containers = any(
-                    edge.to.has_containers or edge.may_hold_pieces
-                    for edge in self._edges.inputs[task]
-                )
                 run.execute(rows)
         for run in self._runs.values():
             run.take_emitted()

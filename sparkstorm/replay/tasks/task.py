@@ -158,8 +158,6 @@ class ReplayTask(Task):
         # time of the newest input: a failed one that is tried again sets `now_ms` back
         self._reached_ms = 0
         self._senders: set[tuple[int, str]] = set()
-        # whether values of its rows may be changed in place, as far as is known
-        self.may_hold_containers = True
         self._originals: Originals | None = None  # of the rows that run
 
     def begin(self, begun: Begun, parts: TaskParts, tasks: Collection[int]) -> None:
@@ -332,13 +330,9 @@ class ReplayTask(Task):
         values: Iterator[tuple[Any, ...]],
         count: int,
         source: Source,
-        originals: Originals | None = None,
+        originals: Originals,
     ) -> None:
-        """Execute values of one source, `count` in all, in a replay without times; None: nothing in
-        them can be changed in place.
-        """
-        self._originals = originals
-        self.may_hold_containers = False
+        """Execute values of one source, `count` in all, in a replay without times."""
         mode = self._mode
         if (
             mode.is_timed
@@ -353,6 +347,7 @@ class ReplayTask(Task):
             return
         # Values stay bare up to here: a row around each, and what undoes 512 of them, cost a fifth
         # of the call and more (220 to 330 ns against 280 to 400, decision 52).
+        self._originals = originals
         self.runner.execute_values(values, source)
         self.counts.executed += count
         self._attributes.look(count)
@@ -383,8 +378,7 @@ class ReplayTask(Task):
             part = rows[start : start + most]
             if isinstance(self.emitter, ClockedEmitter):
                 self.emitter.at_ms = part[0][1]
-            if self.may_hold_containers:
-                self._originals = copied(self._codec, part)
+            self._originals = copied(self._codec, part)
             for failed in self._run_part(part):
                 self._try_again(failed)
             self.counts.executed += len(part)
