@@ -38,7 +38,7 @@ from sparkstorm.api import (
 from sparkstorm.api.builder import Declarer
 from sparkstorm.api.functions import _emit_rows as emit_rows_plainly
 from sparkstorm.api.functions import emit_rows, raise_inside
-from sparkstorm.common.errors import MalformedFrameError, SparkStormError
+from sparkstorm.common.errors import CodecError, MalformedFrameError, SparkStormError
 from sparkstorm.common.grouping import routes
 from sparkstorm.common.grouping.routes import Target, own_targets
 from sparkstorm.common.model import compiled, tuples
@@ -155,6 +155,9 @@ def value(random: random.Random) -> Any:
             f"k{random.randrange(5)}",
             random.randrange(9),
             2**70,
+            2**9000,
+            "\ud800",
+            "\u4e2d",
             1.5,
             True,
             None,
@@ -220,6 +223,21 @@ def test_emits_are_those_of_the_plain_way(
         "quiet",
         "bad",
     }
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**9000])
+def test_a_value_that_no_other_process_can_read_is_refused_where_it_is_emitted(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def emitted() -> str:
+        emit = fast_emit(emitter_of("global", is_strict=False))
+        with pytest.raises(CodecError) as caught:
+            emit(("w", value))
+        return str(caught.value)
+
+    plain, fast = both(monkeypatch, emitted)
+    assert plain == fast
+    assert plain.startswith("component 'spout', stream 'default', field 'b': ")
 
 
 def test_rows_that_can_be_changed_are_those_of_the_plain_way() -> None:

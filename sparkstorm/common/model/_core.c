@@ -480,6 +480,7 @@ static PyTypeObject TimedPickType = {
 
 #define MOST_PICKS 64 /* of emitter.py */
 
+extern int is_plain(PyObject *value);                                     /* _values.c */
 extern PyObject *normal_of(PyObject *value, PyObject *rest, long depth); /* _values.c */
 extern int is_other_key(PyObject *key);                                    /* _extensions.c */
 
@@ -585,7 +586,7 @@ emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *na
         return NULL;
     int is_usual = PyTuple_GET_SIZE(values) == self->width && SLOT(self->emitter, self->roots) != NULL, is_flat = 1;
     for (Py_ssize_t at = 0; is_usual && is_flat && at < self->width; at++)
-        is_flat = is_scalar(PyTuple_GET_ITEM(values, at));
+        is_flat = is_plain(PyTuple_GET_ITEM(values, at));
     if (is_usual && !is_flat) {
         Py_SETREF(values, normal_values(values, self->rest));
         if (values == NULL) {

@@ -9,11 +9,12 @@
 
 #define MAX_DEPTH 64 /* _MAX_DEPTH of codec.py; a deeper value is left to `rest`, which refuses it */
 
-PyObject *normal_of(PyObject *value, PyObject *rest, long depth); /* also of emitted values, in _core.c */
+int is_plain(PyObject *value); /* this and the next one also for emitted values, in _core.c */
+PyObject *normal_of(PyObject *value, PyObject *rest, long depth);
 extern int is_exact_value(PyObject *value);                       /* _extensions.c */
 
 /* Whether each receiver reads a scalar as it is: none, true/false, a number of 64 bits, a float, bytes, valid text. */
-static int
+int
 is_plain(PyObject *value)
 {
     if (PyUnicode_CheckExact(value)) {

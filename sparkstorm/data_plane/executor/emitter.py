@@ -33,7 +33,7 @@ from sparkstorm.common.model.compiled import core, empty
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.common.model.tuples import Roots, Source
-from sparkstorm.common.model.values.codec import SCALARS, Codec
+from sparkstorm.common.model.values.codec import Codec, is_plain
 from sparkstorm.common.model.values.metric_values import MetricValue
 from sparkstorm.data_plane.executor.output_clock import OutputClock
 
@@ -209,7 +209,7 @@ class Emitter:
         route = self.routes.get(stream)
         if route is None or route.is_direct:
             raise self._no_route(stream)
-        # The usual cases by hand: this is called for every row without the core.
+        # This is called for every row without the core.
         if type(values) is list:
             values = tuple(values)
         if type(values) is not tuple or len(values) != route.width or self.is_strict:
@@ -218,11 +218,8 @@ class Emitter:
                 raise InvalidTopologyError(
                     f"component '{self.component}' emitted more than {MAX_ROWS_PER_TUPLE:,} rows for the inputs of one turn"
                 )
-        else:
-            for value in values:
-                if type(value) not in SCALARS:
-                    values = route.checked(values)
-                    break
+        elif not all(map(is_plain, values)):
+            values = route.checked(values)
         pick = route.pick
         if pick is None:
             position = len(self.log)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from sparkstorm.api.combining import COMBINED_FIELDS, COMBINED_STREAM, CombiningBolt
 from sparkstorm.common.model.topology import Grouping
 from sparkstorm.common.model.tuples import Source
-from sparkstorm.common.model.values.codec import KEYS, SCALARS, Codec
+from sparkstorm.common.model.values.codec import KEYS, Codec, is_plain
 from sparkstorm.data_plane.executor.pieces import is_piece
 from sparkstorm.replay.code_uses import uses_of
 
@@ -93,10 +93,7 @@ class Combiner:
 
     def _checked(self, value: Any) -> Any:
         """Return a value as the state would keep it; CodecError for what it would refuse."""
-        kind = type(value)
-        if kind in SCALARS and not (kind is int or (kind is str and not value.isascii())):
-            return value
-        return self._codec.normalise(value)
+        return value if is_plain(value) else self._codec.normalise(value)
 
     def _check_key(self, key: Any) -> None:
         """Raise an error for what is no key of a state: the bolt's own task says so by name."""

@@ -257,6 +257,18 @@ def no_key(value: Any) -> str:
     return "NaN, which equals no key" if value != value else ""
 
 
+def is_plain(value: Any) -> bool:
+    """Return whether each receiver reads a value as it is, as far as its type and a look at it tell.
+    Twin of the core's, which knows valid text that is no ASCII too.
+    """
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if kind is int:
+        return bool(INT_MIN <= value <= INT_MAX)
+    return kind in SCALARS
+
+
 def _checked_text(value: str) -> str:
     if not value.isascii():
         try:
