@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from sparkstorm.api import BasicOutputCollector, Duration, Timer, Tuple
 from sparkstorm.common.errors import InvalidTopologyError, show
-from sparkstorm.common.windowing.watermarks import END
 from sparkstorm.streams.joined_rows import (
     Channel,
     Fields,
@@ -94,7 +93,7 @@ class IntervalJoinBolt(KeyedJoin):
         """Look places of fields up, once per task."""
         super().prepare(conf, context)
         # How long after its own time a row may find a partner that comes later.
-        self._wait_ms = self._upper, -self._lower
+        self._wait_ms = max(self._upper, 0), max(-self._lower, 0)
         # A row without a partner is emitted at its moment; others may be released together, up to
         # a sixteenth of the interval later: with half of it a busy key has twice as many timers.
         together = max(1, (self._upper - self._lower) // 16)
@@ -214,5 +213,5 @@ class IntervalJoinBolt(KeyedJoin):
             entry[2 * side + 1] = []
         until_ms = row[0] + self._wait_ms[side] + 1
         step_ms = self._step_ms[side]
-        until_ms = min(max(until_ms + -until_ms % step_ms, 0), END)
+        until_ms += -until_ms % step_ms
         self.timers.set_event_timer((*key, side, until_ms), until_ms)

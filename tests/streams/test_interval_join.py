@@ -100,19 +100,22 @@ def test_a_busy_key_has_partners_at_both_bounds_and_leaves_nothing(lower: int, u
     assert done.state("join") == {}
 
 
-def test_rows_that_come_in_any_order_equal_nested_loops_too() -> None:
+@pytest.mark.parametrize(("lower", "upper"), [(10, 60), (390, 395), (-395, -390)])
+def test_rows_that_come_in_any_order_equal_nested_loops_too(lower: int, upper: int) -> None:
     class AtOnce(IntervalJoinBolt):
         in_order = False
 
-    left = [[n % 3, n, n * 37 % 400] for n in range(90)]
-    right = [[n % 3, n, n * 53 % 400] for n in range(90)]
+    left = [[n % 2, n, n * 37 % 400] for n in range(90)]
+    right = [[n % 2, n, n * 53 % 400] for n in range(90)]
     join = AtOnce("left", "k", LEFT).full_join(
-        "right", fields=RIGHT, lower=Duration(10), upper=Duration(60)
+        "right", fields=RIGHT, lower=Duration(lower), upper=Duration(upper)
     )
-    join = join.with_timestamp_field("at").with_lag(LAG)
-    found = Counter(complete_topology(topology(join), {"left": left, "right": right})["join"])
-    expected = by_hand("full", 10, 60, "", left, right)
-    assert found == Counter(row[:-1] for _, row in expected.elements())
+    join = join.with_timestamp_field("at").with_lag(LAG).with_time_output("joined")
+    done = complete_topology(topology(join), {"left": left, "right": right})
+    assert Counter(("default", row) for row in done["join"]) == by_hand(
+        "full", lower, upper, "", left, right
+    )
+    assert done.state("join") == {}
 
 
 def test_results_come_in_the_order_of_their_times_so_a_window_behind_needs_no_lag() -> None:
