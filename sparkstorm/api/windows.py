@@ -21,6 +21,7 @@ from sparkstorm.common.model.topology import Component, Stream, Topology
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.common.windowing import settings
 from sparkstorm.common.windowing.timers import Timer
+from sparkstorm.common.windowing.watermarks import LAST_MS
 from sparkstorm.common.windowing.window_contents import Content
 
 
@@ -33,9 +34,16 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Length of time in whole milliseconds."""
+    """Length of time in whole milliseconds, up to 2**53; InvalidTopologyError for any other."""
 
     ms: int
+
+    def __post_init__(self) -> None:
+        ms = self.ms
+        if isinstance(ms, bool) or not isinstance(ms, int) or abs(ms) > LAST_MS:
+            raise InvalidTopologyError(
+                f"a Duration is {show(ms)}; write a whole number of milliseconds, or Duration.seconds(1.5)"
+            )
 
     @classmethod
     def millis(cls, count: int) -> Duration:
@@ -45,17 +53,26 @@ class Duration:
     @classmethod
     def seconds(cls, count: float) -> Duration:
         """Return a duration of seconds."""
-        return cls(round(count * 1000))
+        return cls(_rounded(count, 1000))
 
     @classmethod
     def minutes(cls, count: float) -> Duration:
         """Return a duration of minutes."""
-        return cls(round(count * 60_000))
+        return cls(_rounded(count, 60_000))
 
     @classmethod
     def hours(cls, count: float) -> Duration:
         """Return a duration of hours."""
-        return cls(round(count * 3_600_000))
+        return cls(_rounded(count, 3_600_000))
+
+
+def _rounded(count: float, unit_ms: int) -> int:
+    try:
+        return round(count * unit_ms)
+    except (TypeError, ValueError, OverflowError):  # text, not-a-number, infinity
+        raise InvalidTopologyError(
+            f"a Duration of {show(count)}: write a number, as Duration.seconds(1.5)"
+        ) from None
 
 
 class Window:

@@ -8,7 +8,6 @@ from typing import Any, Literal, Self
 
 from sparkstorm.api import BasicOutputCollector, Duration, Timer, Tuple
 from sparkstorm.common.errors import InvalidTopologyError, show
-from sparkstorm.common.windowing.watermarks import END
 from sparkstorm.streams.joined_rows import (
     Channel,
     Fields,
@@ -143,7 +142,7 @@ class AsOfJoinBolt(KeyedJoin):
             state_place(key), {"at_ms": at_ms, "row": dict(zip(self._names, row, strict=True))}
         )
         if self._within is not None:
-            until_ms = min(at_ms + self._within.ms + 2, END)
+            until_ms = at_ms + self._within.ms + 2
             self.timers.set_event_timer((*key, _VERSION), until_ms)
 
     def _look_up(
@@ -165,4 +164,4 @@ class AsOfJoinBolt(KeyedJoin):
 
 
 def _several_values(value: Any) -> Collection[Any]:
-    return value if isinstance(value, list | tuple | set | frozenset) else (value,)
+    return tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)

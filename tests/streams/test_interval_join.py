@@ -223,6 +223,18 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda: IntervalJoinBolt("left", "k").join("right", within=cast(Any, 30)),
         "within is 30; write a Duration, as Duration.minutes(30)",
     ),
+    "a length of no whole milliseconds": (
+        lambda: IntervalJoinBolt("left", "k").join("right", within=Duration(cast(Any, 1.5))),
+        "a Duration is 1.5; write a whole number of milliseconds, or Duration.seconds(1.5)",
+    ),
+    "a length beyond all times": (
+        lambda: IntervalJoinBolt("left", "k").join("right", within=Duration(2**53 + 1)),
+        "a Duration is 9007199254740993; write a whole number of milliseconds",
+    ),
+    "a length that is text": (
+        lambda: IntervalJoinBolt("left", "k").join("right", within=Duration.minutes(cast(Any, "5"))),
+        "a Duration of '5': write a number",
+    ),
     "an unknown kind": (
         lambda: IntervalJoinBolt("left", "k").join("right", within=HOUR, kind=cast(Any, "outer")),
         "no join of the kind 'outer'; it has inner, left, right, full",
