@@ -130,6 +130,10 @@ class Stream:
 
     def key_by(self, *keys: str) -> KeyedStream:
         """Bring tuples with equal values in these fields to one task of the next step."""
+        if stray := [key for key in keys if not isinstance(key, str)]:
+            raise InvalidTopologyError(
+                f"key_by takes names of fields, as in key_by('user', 'city'), not {show(stray[0])}"
+            )
         return KeyedStream(self, keys)
 
     def window(self, shape: WindowShape, **options: Any) -> WindowedStream:
@@ -287,8 +291,8 @@ class KeyedStream:
         """Join another stream by `IntervalJoinBolt`. Options: select, lag, late_stream,
         unmatched_stream, time_output.
         """
-        bolt = IntervalJoinBolt(*self._side(name)).join(
-            *other._side(name), within=within, lower=lower, upper=upper, kind=kind
+        bolt = IntervalJoinBolt(*_side(name, self)).join(
+            *_side(name, other), within=within, lower=lower, upper=upper, kind=kind
         )
         return self._joined(other, bolt, name, parallelism, {"time": time, **options})
 
@@ -310,8 +314,8 @@ class KeyedStream:
             raise InvalidTopologyError(
                 f"component '{name}': lag is that of event time; name its field by time, or drop lag"
             )
-        bolt = AsOfJoinBolt(*self._side(name)).join(
-            *table._side(name), within=within, deletes=deletes, kind=kind
+        bolt = AsOfJoinBolt(*_side(name, self)).join(
+            *_side(name, table), within=within, deletes=deletes, kind=kind
         )
         return self._joined(table, bolt, name, parallelism, options)
 
@@ -327,12 +331,6 @@ class KeyedStream:
         """Add values by `LookupBolt`, each key in one task."""
         grouping = fields(*self.keys)
         return self.stream._looked_up(fetch, self.keys, add, name, parallelism, grouping, options)
-
-    def _side(self, name: str) -> tuple[list[str], tuple[str, ...], Any]:
-        """Return sources, key and fields of this side of a join."""
-        pairs = _pairs(self.stream.steps, self.stream.streams)
-        sources = [source_of(step.name, stream) for step, stream in pairs]
-        return sources, self.keys, self.stream._fields(f"component '{name}': a join")
 
     def _joined(
         self,
@@ -361,6 +359,17 @@ class KeyedStream:
             if value is not None:
                 setters[option](value)
         return self.stream.merge(other.stream)._then(name, bolt, parallelism)
+
+
+def _side(name: str, keyed: KeyedStream) -> tuple[list[str], tuple[str, ...], Any]:
+    """Return sources, key and fields of a side of a join."""
+    if not isinstance(keyed, KeyedStream):
+        raise InvalidTopologyError(
+            f"component '{name}': a join takes streams with keys, not a {type(keyed).__name__}; write .key_by(...) behind it"
+        )
+    pairs = _pairs(keyed.stream.steps, keyed.stream.streams)
+    sources = [source_of(step.name, stream) for step, stream in pairs]
+    return sources, keyed.keys, keyed.stream._fields(f"component '{name}': a join")
 
 
 @dataclass(frozen=True)

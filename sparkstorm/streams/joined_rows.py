@@ -146,14 +146,18 @@ def check_columns(
     """Refuse a column whose side does not have its field."""
     for column in columns:
         chosen = sides if column.side is None else [sides[column.side]]
-        fields = {
-            name: None for side in chosen for channel in side.channels for name in inputs[channel]
-        }
+        fields = {name: None for side in chosen for name in _fields_of(side, inputs)}
         if column.field not in fields:
             names = "' or '".join(side.name for side in chosen)
             raise InvalidTopologyError(
                 f"{owner}: select has {unknown_field(column.field, names, fields)}"
             )
+
+
+def _fields_of(side: Side, inputs: Mapping[Channel, Sequence[str]]) -> list[str]:
+    """Return the fields that every stream of a side has."""
+    first, *others = (inputs[channel] for channel in side.channels)
+    return [name for name in first if all(name in fields for fields in others)]
 
 
 class RowMaker:
@@ -165,7 +169,7 @@ class RowMaker:
         sides: Sequence[Side],
         inputs: Mapping[Channel, Sequence[str]],
     ) -> None:
-        has = [{name for channel in side.channels for name in inputs[channel]} for side in sides]
+        has = [_fields_of(side, inputs) for side in sides]
         self.kept: list[list[str]] = [[], []]
         places: list[list[tuple[int, int]]] = []
         for column in columns:

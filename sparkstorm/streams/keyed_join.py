@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from sparkstorm.api import BasicOutputCollector, TimedBolt
 from sparkstorm.common.errors import InvalidTopologyError, show
 from sparkstorm.common.model.topology import DEFAULT_STREAM
-from sparkstorm.common.model.values.codec import KEY_TYPES, no_key
+from sparkstorm.common.model.values.codec import KEY_TYPES, KEYS, no_key
 from sparkstorm.streams.joined_rows import (
     Channel,
     Fields,
@@ -93,15 +93,11 @@ class KeyedJoin(TimedBolt):
     def _key(self, view: RowView, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the key of a tuple; ValueError names a field whose value cannot be one."""
         key = view.key(values)
-        try:
-            hash(key)
-        except TypeError:
-            for name, value in zip(self._sides[view.side].key, key, strict=True):
-                if what := no_key(value):
-                    raise ValueError(
-                        f"key field '{name}' holds {what}; keys are {KEY_TYPES}: convert it, or name other key fields"
-                    ) from None
-            raise
+        for name, value in zip(self._sides[view.side].key, key, strict=True):
+            if (type(value) not in KEYS or value != value) and (what := no_key(value)):
+                raise ValueError(
+                    f"key field '{name}' holds {what}; keys are {KEY_TYPES}: convert it, or name other key fields"
+                )
         return key
 
     @property

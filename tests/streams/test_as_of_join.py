@@ -116,6 +116,13 @@ def test_a_table_is_joined_by_a_foreign_key() -> None:
     assert done.state("join") == {}
 
 
+def test_values_that_end_a_key_may_be_a_set_and_those_of_rows_of_any_type() -> None:
+    join = joined("left", None, {"r": {7}})
+    rows: dict[str, Rows] = {"left": [[1, 0, 5]], "right": [[1, [1], 1], [1, 7, 2]]}
+    done = complete_topology(topology(join), rows)
+    assert (done["join"], done.dead_letters) == ([(1, 0, 5, None, None)], [])
+
+
 def test_without_a_time_rows_meet_the_version_that_is_there() -> None:
     left, right = FeederSpout(LEFT), FeederSpout(RIGHT)
     builder = TopologyBuilder()

@@ -152,8 +152,16 @@ def test_merged_streams_and_other_streams_are_sides_too() -> None:
             lambda: orders().key_by("user").join_as_of(users().key_by("user"), lag=Duration(1)),
             "component 'join': lag is that of event time; name its field by time, or drop lag",
         ),
+        (
+            lambda: orders().key_by("user").join_as_of(users()),  # type: ignore[arg-type]
+            "component 'join': a join takes streams with keys, not a Stream; write .key_by(...)",
+        ),
+        (
+            lambda: orders().key_by(["user"]),  # type: ignore[arg-type]
+            "key_by takes names of fields, as in key_by('user', 'city'), not ['user']",
+        ),
     ],
-    ids=["option", "stream", "fields", "key", "lag"],
+    ids=["option", "stream", "fields", "key", "lag", "no key", "list"],
 )
 def test_a_wrong_chain_is_refused_in_a_sentence(make: Any, sentence: str) -> None:
     with pytest.raises(InvalidTopologyError) as error:

@@ -232,7 +232,9 @@ WRONG: dict[str, tuple[Any, str]] = {
         "a Duration is 9007199254740993; write a whole number of milliseconds",
     ),
     "a length that is text": (
-        lambda: IntervalJoinBolt("left", "k").join("right", within=Duration.minutes(cast(Any, "5"))),
+        lambda: IntervalJoinBolt("left", "k").join(
+            "right", within=Duration.minutes(cast(Any, "5"))
+        ),
         "a Duration of '5': write a number",
     ),
     "an unknown kind": (
@@ -347,12 +349,30 @@ def test_an_input_that_is_not_joined_is_refused() -> None:
         builder.build()
 
 
-def test_a_key_that_cannot_be_one_is_parked_with_its_field() -> None:
-    rows: dict[str, Rows] = {"left": [[[1], 0, 5], [2, 1, 6]], "right": [[2, 0, 6]]}
+def test_a_field_that_one_stream_of_a_side_lacks_is_refused() -> None:
+    builder = TopologyBuilder()
+    for name, fields in {
+        "left": LEFT,
+        "more": {"k": "bigint", "at": "bigint"},
+        "right": RIGHT,
+    }.items():
+        builder.set_spout(name, FeederSpout(fields))
+    join = IntervalJoinBolt(["left", "more"], "k").join("right", within=HOUR).select("k", "l", "r")
+    builder.set_bolt("join", join.with_timestamp_field("at"), inputs=["left", "more", "right"])
+    with pytest.raises(
+        InvalidTopologyError, match="select has 'l', which is no field of 'left' or"
+    ):
+        builder.build()
+
+
+@pytest.mark.parametrize(
+    ("key", "what"), [([1], "a list"), (float("nan"), "NaN"), (frozenset([1]), "a frozenset")]
+)
+def test_a_key_that_cannot_be_one_is_parked_with_its_field(key: Any, what: str) -> None:
+    rows: dict[str, Rows] = {"left": [[key, 0, 5], [2, 1, 6]], "right": [[2, 0, 6]]}
     done = complete_topology(
         topology(joined("inner", 0, 1)), rows, conf={"topology.max.retries": 0}
     )
     assert done["join"] == [(2, 1, 6, 0, 6, 6)]
-    assert [
-        letter.failure.text for letter in done.dead_letters
-    ] and "key field 'k' holds a list" in (done.dead_letters[0].failure.text)
+    (letter,) = done.dead_letters
+    assert f"key field 'k' holds {what}" in letter.failure.text
