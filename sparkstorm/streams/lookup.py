@@ -7,6 +7,7 @@ call is held.
 from __future__ import annotations
 
 import json
+from asyncio import CancelledError
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from sparkstorm.streams.joined_rows import Fields
 from sparkstorm.streams.names import unknown_field
 
 Answers = Mapping[Any, Any]
-Snapshot = Mapping[Any, Any] | str
+Snapshot = Mapping[Any, Any] | str | Path
 _MISSING: Any = object()
 _NOW = "now"
 _MINUTE = Duration.minutes(1)
@@ -90,6 +91,7 @@ class LookupBolt(GatheringBolt):
         kind: Literal["inner", "left"] = "left",
         snapshot: Snapshot | None = None,
     ) -> None:
+        _check(fetch, keep, add, kind)
         self._fetch = fetch
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self._keep = tuple(keep)
@@ -103,7 +105,10 @@ class LookupBolt(GatheringBolt):
         self.input_fields = (*self._key, *self._keep)
         if not self._key:
             raise InvalidTopologyError("LookupBolt: key names no field; name those of the key")
-        _check(fetch, keep, add, kind)
+        if not isinstance(snapshot, Mapping | str | Path | None):
+            raise InvalidTopologyError(
+                f'LookupBolt: snapshot is {show(snapshot)}; write a mapping by key, the path of a file, or "now"'
+            )
         if self._refresh_ms > self._expire_ms:
             raise InvalidTopologyError(
                 f"LookupBolt: refresh is {self._refresh_ms} ms, after values have expired ({self._expire_ms} ms); make it shorter"
@@ -169,7 +174,7 @@ class LookupBolt(GatheringBolt):
         if self._answers is None and not callable(self._fetch):
             self._fetch.close()
 
-    def _key_of(self, tup: Tuple) -> Any:
+    def _key_of(self, tup: Tuple | Mapping[str, Any]) -> Any:
         values = tuple([tup[name] for name in self._key])
         key = values if len(values) > 1 else values[0]
         try:
@@ -236,7 +241,8 @@ class LookupBolt(GatheringBolt):
                 raise TypeError(
                     f"the look-up's fetch returned {show(answers)}; return a mapping of keys to values"
                 )
-        except Exception as error:
+        # a cancelled coroutine's too: the inputs would stay open for ever
+        except (Exception, CancelledError, SystemExit) as error:
             self._errors.inc()
             self._rest_until_ms = self._now_ms() + _REST_MS
             return _reason(error), {}
@@ -293,7 +299,7 @@ class LookupBolt(GatheringBolt):
             path = Path(context.path(self._snapshot))
         try:
             return dict(self._rows_of(path))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise InvalidTopologyError(
                 f"the snapshot {path} cannot be read: {_reason(error)}; it holds JSON lines, or is Parquet (*.parquet), "
                 f"with {', '.join((*self._key, *self._add))}"
@@ -310,13 +316,14 @@ class LookupBolt(GatheringBolt):
             lines = path.read_text(encoding="utf-8").splitlines()
             rows = [json.loads(line) for line in lines if line.strip()]
         for row in rows:
+            if not isinstance(row, Mapping):
+                raise ValueError(f"a row is {show(row)}, no object with fields")
             for name in (*self._key, *self._add):
                 if name not in row:
                     raise ValueError(
                         f"a row has not the field {unknown_field(name, path.name, row)}"
                     )
-            values = tuple([row[name] for name in self._key])
-            yield values if len(values) > 1 else values[0], row
+            yield self._key_of(row), row
 
 
 def _check(fetch: Any, keep: Any, add: Any, kind: Any) -> None:

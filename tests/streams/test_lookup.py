@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -174,6 +175,22 @@ def test_a_failed_call_fails_its_inputs_alone_and_they_are_tried_again() -> None
     assert done.dead_letters == [] and done.failed["users"] == []
 
 
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+def test_a_call_that_ends_or_is_cancelled_fails_its_inputs(error: type[BaseException]) -> None:
+    def fetch(keys: Sequence[Any]) -> Any:
+        raise error("away")
+
+    spout, builder = FeederSpout(FIELDS), TopologyBuilder()
+    builder.set_spout("users", spout)
+    builder.set_bolt("country", located(fetch), inputs="users")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), {"topology.max.retries": 0})
+        spout.feed(["ann", 1])
+        cluster.run_until(lambda: bool(cluster.dead_letters), 5)
+        (letter,) = cluster.dead_letters
+        assert letter.failure.text == f"{error.__name__}: away"
+
+
 def test_a_value_that_is_an_error_parks_the_inputs_of_its_key_alone() -> None:
     asked = Asked(bad=["mallory"])
     rows = [[user, n] for n, user in enumerate(["ann", "mallory", "bob"])]
@@ -281,6 +298,8 @@ def test_a_replay_without_a_snapshot_is_refused_unless_it_is_told_to_look_up() -
     [
         ('{"usr": "ann", "country": "NL"}', "'user', which is no field of 'users.jsonl': did you"),
         ("{", "cannot be read: JSONDecodeError"),
+        ("[1]", "cannot be read: ValueError: a row is [1], no object with fields"),
+        ('{"user": [1], "country": "NL"}', "ValueError: key field 'user' holds a list"),
         (None, "cannot be read: FileNotFoundError"),
     ],
 )
@@ -335,6 +354,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         "refresh is 3600000 ms, after values have expired (60000 ms); make it shorter",
     ),
     "no room": (lambda: located(Asked(), size=0), "size is 0; write a whole number of at least 1"),
+    "a number for a snapshot": (
+        lambda: located(Asked(), snapshot=5),
+        'snapshot is 5; write a mapping by key, the path of a file, or "now"',
+    ),
     "a kind that it has not": (
         lambda: located(Asked(), kind="outer"),
         "LookupBolt has no kind 'outer'; it has inner",
