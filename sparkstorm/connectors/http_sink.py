@@ -51,7 +51,7 @@ class HttpSink(TransactionalSink):
         token_file: str | None = None,
         token_env: str | None = None,
     ) -> None:
-        parts = urlsplit(without_password(url, "HttpSink"))
+        parts = urlsplit(without_password(url, "HttpSink", "token"))
         is_plain = (parts.path + parts.query).isascii() and url.isprintable() and " " not in url
         if (
             parts.scheme not in ("http", "https")

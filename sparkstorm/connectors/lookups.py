@@ -58,6 +58,10 @@ class SqlLookup:
             raise InvalidConfigError(
                 "SqlLookup: name a table and the columns of its key, or a query; not both"
             )
+        if query and (self._key or columns or schema):
+            raise InvalidConfigError(
+                "SqlLookup: key, columns and schema are those of a table; a query has its own, so drop them"
+            )
         if query and ":keys" not in query:
             raise InvalidConfigError(
                 f"SqlLookup: the query {show(query)} asks for no keys: it needs WHERE ... IN :keys"
@@ -67,6 +71,10 @@ class SqlLookup:
     def open(self, fields: Fields, context: TopologyContext) -> None:
         """Connect to nothing yet."""
         self._fields = list(fields)
+        if stray := [name for name in self._columns if name not in self._fields]:
+            raise InvalidConfigError(
+                f"SqlLookup: columns names the field '{stray[0]}'; those looked up are {', '.join(self._fields)}"
+            )
         self._where = f"{'table ' + self._table if self._table else 'the query'} at {self._url}"
         self._engine: Any = None
         self._statement: Any = None
@@ -111,7 +119,14 @@ class SqlLookup:
             raise InvalidConfigError(
                 f"{self._where} gives {len(rows[0])} columns; wanted are the key's {size}, then {', '.join(self._fields)}"
             )
-        return {row[0] if size == 1 else tuple(row[:size]): tuple(row[size:]) for row in rows}
+        answers = {row[0] if size == 1 else tuple(row[:size]): tuple(row[size:]) for row in rows}
+        # Left out: taking it for missing, which is what a database that converts would make of it.
+        if other := answers.keys() - set(keys):
+            raise TypeError(
+                f"it answers the key {show(min(other, key=repr))}, which was not asked for: its type or case "
+                "is not that of the field, so convert the field"
+            )
+        return answers
 
     def _refuses_no_keys(self) -> bool:
         """Return whether the statement fails without any key too, so that no key is the cause."""
@@ -223,7 +238,7 @@ class HttpLookup:
         token_file: str | None = None,
         token_env: str | None = None,
     ) -> None:
-        parts = urlsplit(without_password(url, "HttpLookup"))
+        parts = urlsplit(without_password(url, "HttpLookup", "token"))
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfigError(
                 f"HttpLookup: {url!r:.80} is no URL of the form https://host/path/{{}}"

@@ -123,9 +123,9 @@ class Secret:
         return text
 
 
-def without_password(url: str, what: str) -> str:
+def without_password(url: str, what: str, secret: str = "password") -> str:
     """Return a URL that holds no password; InvalidConfigError for one that does, since URLs are
-    logged.
+    logged, with the options that name the place of its `secret`.
     """
     try:
         urlsplit(url)
@@ -133,7 +133,7 @@ def without_password(url: str, what: str) -> str:
         raise InvalidConfigError(f"{what}: this is no URL: {error}") from error
     if holds_secret(url, PASSWORDS):
         raise InvalidConfigError(
-            f"{what}: take the password out of the URL, and name its place with password_file or password_env"
+            f"{what}: take the password out of the URL, and name its place with {secret}_file or {secret}_env"
         )
     return url
 

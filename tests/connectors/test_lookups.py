@@ -74,6 +74,14 @@ def test_a_key_of_a_type_that_the_driver_does_not_take_fails_alone(key: Any, dat
     lookup.close()
 
 
+def test_an_answer_by_a_key_of_another_type_is_not_taken_for_a_missing_one(database: str) -> None:
+    lookup = opened(SqlLookup(database, "users", "shop", columns={"age": "years"}))
+    answers = lookup.fetch([2, "1", 3])
+    assert list(answers) == [2, "1"] and answers[2] == ("FR", 31)
+    assert "it answers the key 1, which was not asked for: its type or case" in str(answers["1"])
+    lookup.close()
+
+
 def test_a_bolt_looks_up_in_a_table(database: str) -> None:
     bolt = LookupBolt(
         SqlLookup(database, "users", "name"), "user", keep=["user"], add=["country"], kind="inner"
@@ -239,6 +247,18 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a query without keys": (
         lambda: SqlLookup("sqlite://", query="SELECT 1"),
         "the query 'SELECT 1' asks for no keys: it needs WHERE ... IN :keys",
+    ),
+    "a query and a key": (
+        lambda: SqlLookup("sqlite://", query="SELECT a, b FROM c WHERE a IN :keys", key="a"),
+        "key, columns and schema are those of a table; a query has its own, so drop them",
+    ),
+    "a column of an unknown field": (
+        lambda: opened(SqlLookup("sqlite://", "users", "name", columns={"aeg": "years"})),
+        "columns names the field 'aeg'; those looked up are country, age",
+    ),
+    "a password in a URL of HTTP": (
+        lambda: HttpLookup("https://me:secret@host/{}"),
+        "take the password out of the URL, and name its place with token_file or token_env",
     ),
     "a password in a URL": (
         lambda: SqlLookup("postgresql://me:secret@host/db", "users", "name"),
