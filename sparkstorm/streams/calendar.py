@@ -159,7 +159,14 @@ class CalendarBolt(TimedBolt):
         """Put a tuple into its window."""
         if tup.is_tick:
             return
-        start, end = self._shape.span(tup[self._time_field or ""])
+        at_ms = tup[self._time_field or ""]
+        try:
+            start, end = self._shape.span(at_ms)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"field '{self._time_field}' holds {at_ms}, in no {self._shape.unit} of the years 1 to 9999: "
+                "a time is in milliseconds"
+            ) from error
         key = tuple([tup[name] for name in self.key_fields])
         place = (_CELL, start, *key)
         former = self.state.get(place, _MISSING)
@@ -177,7 +184,8 @@ class CalendarBolt(TimedBolt):
     def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
         """Pass a window that is over, or a timer of the bolt's, to the bolt."""
         name = timer.name
-        if not isinstance(name, tuple) or name[0] != _CELL:
+        # the bolt's own timers may have any name
+        if not isinstance(name, tuple) or name[:1] != (_CELL,) or name not in self.state:
             self._bolt.on_timer(timer, collector)
             return
         _, start, *parts = name

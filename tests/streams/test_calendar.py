@@ -245,11 +245,12 @@ def test_late_rows_and_timers_of_the_bolt_go_their_way() -> None:
         outputs = ("user", "start", "end", "members")
 
         def execute(self, window: Window, collector: BasicOutputCollector) -> None:
-            self.timers.set_event_timer("alarm", window.end + HOUR_MS)
+            for name in ("alarm", (), ("window", "a")):  # as the bolt's own are named
+                self.timers.set_event_timer(name, window.end + HOUR_MS)
             super().execute(window, collector)
 
         def on_timer(self, timer: Any, collector: BasicOutputCollector) -> None:
-            collector.emit((timer.name, timer.at_ms, 0, []))
+            collector.emit((repr(timer.name), timer.at_ms, 0, []))
 
     daily = CalendarBolt(Alarm().with_key("user"), local_day("UTC")).with_timestamp_field("at_ms")
     builder = TopologyBuilder()
@@ -258,7 +259,8 @@ def test_late_rows_and_timers_of_the_bolt_go_their_way() -> None:
     day_ms = 24 * HOUR_MS
     rows = [["a", 1, 5], ["a", 2, 3 * day_ms], ["a", 3, day_ms]]
     done = complete_topology(builder.build(), {"rows": rows})
-    assert ("alarm", day_ms + HOUR_MS, 0, []) in done["daily"]
+    alarms = [row[0] for row in done["daily"] if row[1] == day_ms + HOUR_MS]
+    assert sorted(alarms) == ["'alarm'", "('window', 'a')", "()"] and done.dead_letters == []
     assert [row[2] for row in done.values("daily", "late")] == [day_ms]
 
 
@@ -282,11 +284,14 @@ def test_no_window_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
     assert Counter(capture.values) == by_hand(rows, shape, folds=True)
 
 
-def test_a_time_beyond_the_calendar_is_parked() -> None:
-    rows = [["a", 1, 5], ["a", 1, 2**53]]
-    made = topology(Sums(), local_day("UTC"))
+@pytest.mark.parametrize("at_ms", [2**53, 253_402_300_799_999])
+def test_a_time_beyond_the_calendar_is_parked(at_ms: int) -> None:
+    rows = [["a", 1, 5], ["a", 1, at_ms]]
+    made = topology(Sums(), local_month("UTC"))
     done = complete_topology(made, {"rows": rows}, conf={"topology.max.retries": 0})
-    assert len(done["daily"]) == 1 and len(done.dead_letters) == 1
+    assert len(done["daily"]) == 1
+    (letter,) = done.dead_letters
+    assert f"field 'at_ms' holds {at_ms}, in no month of the years 1 to 9999" in letter.failure.text
 
 
 def with_expired() -> Any:
