@@ -28,6 +28,7 @@ from sparkstorm.api.functions import (
     raise_inside,
     row_of,
 )
+from sparkstorm.api.value_columns import is_value_type, plain_values
 from sparkstorm.api.windows import Count, FoldingBolt, Window, WindowedBolt
 from sparkstorm.common.errors import InvalidTopologyError, show
 from sparkstorm.common.model.tuples import Source, Tuple
@@ -137,14 +138,20 @@ class BatchFunctionBolt(_OfFunction, ColumnBolt):
         if self.frame == "arrow":
             return part
         if self.frame == "pandas":
-            return part.to_pandas()
+            import pandas  # type: ignore[import-untyped]
+
+            frame = part.to_pandas()
+            for name, column in zip(part.schema.names, part.columns, strict=True):
+                if is_value_type(column.type):  # of which pandas takes the stored text
+                    frame[name] = pandas.Series(plain_values(column), dtype=object)
+            return frame
         return [Tuple(values, 0, source) for values in rows_of(part)]
 
     def _emit_frame(self, frame: Any, collector: BatchCollector) -> None:
         """Emit a frame that has a column for each field, in any order."""
         import pyarrow as pa
 
-        if self.frame == "pandas" and hasattr(frame, "iloc"):
+        if self.frame == "pandas" and hasattr(frame, "itertuples"):
             frame = pa.Table.from_pandas(frame, preserve_index=False)
         if not isinstance(frame, pa.Table | pa.RecordBatch):
             wanted = "a pandas.DataFrame" if self.frame == "pandas" else "a RecordBatch or Table"
@@ -369,7 +376,7 @@ def _timed(where: str, function: Any, declared: Declaration, outputs: Outputs) -
     time = options["time"]
     if not isinstance(shape, WindowShape):
         raise InvalidTopologyError(
-            f"{where}: window must be tumbling(...), sliding(...) or session(...), not {show(shape)}"
+            f"{where}: window must be tumbling(...), sliding(...), session(...) or local_day(...), not {show(shape)}"
         )
     made: WindowedBolt
     if declared.kind == "windowed":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -97,6 +99,33 @@ def no_frame(batch: Any) -> Any:
 def test_a_wrong_frame_fails_its_rows_with_what_to_yield(made: Any, words: str) -> None:
     (letter,) = complete_topology(topology(made), {"texts": ROWS[:1]}).dead_letters
     assert words in letter.failure.text
+
+
+@bolt("id", "text", batch=16, frame="pandas")
+def a_column(frame: Any) -> Any:
+    yield frame["text"]
+
+
+def test_a_column_of_pandas_is_no_frame() -> None:
+    pytest.importorskip("pandas")
+    (letter,) = complete_topology(topology(a_column), {"texts": ROWS[:1]}).dead_letters
+    assert "yield a pandas.DataFrame" in letter.failure.text
+
+
+@bolt("id", "text", batch=16, frame="pandas")
+def shown(frame: Any) -> Any:
+    yield frame.assign(text=[repr(value) for value in frame["text"]])
+
+
+@pytest.mark.parametrize("value", [2**70, UUID(int=1), {1, 2}, {1: 2}, [1, "a"], Decimal("NaN")])
+def test_values_that_arrow_has_no_type_for_are_themselves_in_pandas(value: Any) -> None:
+    pytest.importorskip("pandas")
+    builder = TopologyBuilder()
+    builder.set_spout("texts", FeederSpout(["id", "text"]))
+    builder.set_bolt("score", shown, inputs="texts")
+    rows = [[1, value], [2, None], [3, value]]
+    done = complete_topology(builder.build(), {"texts": rows})
+    assert sorted(done["score"]) == [(1, repr(value)), (2, "None"), (3, repr(value))]
 
 
 @bolt("n", batch=0)

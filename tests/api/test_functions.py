@@ -520,7 +520,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         windowing(lambda: Duration.seconds(1)),
-        "window must be tumbling(...), sliding(...) or session(...), not Duration(ms=1000)",
+        "window must be tumbling(...), sliding(...), session(...) or local_day(...), not Duration(ms=1000)",
     ),
     (windowing(tumbling), "must be a whole number of at least 1"),
     (
