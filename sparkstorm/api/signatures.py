@@ -19,6 +19,8 @@ from sparkstorm.common.errors import InvalidTopologyError
 
 _API = "sparkstorm.api."
 _FLAGS = ("blocking", "order_insensitive", "in_order", "keeps_expired", "state_keyed_by_grouping")
+# Methods of a Bolt, and what an AsyncBolt has in their place
+_OF_ASYNC = {"prepare": "start", "execute": "process", "cleanup": "stop"}
 _MAY_BE_GENERATORS = ("pairs_of", "choose_tasks")  # their result is read through
 # Not a spout's next_tuple: a topology that is only replayed never calls it.
 _REQUIRED: dict[type, tuple[str, ...]] = {
@@ -58,6 +60,11 @@ def check_methods(id: str, instance: Any) -> None:
                 raise InvalidTopologyError(
                     f"component '{id}': {kind} has no method {name}; define {name}({written})"
                 )
+    for name, other in _OF_ASYNC.items() if isinstance(instance, AsyncBolt) else ():
+        if getattr(type(instance), name) is not getattr(AsyncBolt, name):
+            raise InvalidTopologyError(
+                f"component '{id}': {kind}.{name} is never called, since {kind} is an AsyncBolt; write async def {other}"
+            )
     for flag in _FLAGS:
         if callable(getattr(instance, flag, False)):
             raise InvalidTopologyError(

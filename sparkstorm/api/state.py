@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from sparkstorm.common.errors import show
+
 
 class KeyValueState(Protocol):
     """Mapping of keys (text, numbers, bytes, tuples of them) to values that a tuple may carry; it
@@ -71,8 +73,10 @@ class ExpiringState:
 
     def __init__(self, state: KeyValueState | dict[Any, Any], ttl_ms: int) -> None:
         """Wrap a state; ValueError unless `ttl_ms` (milliseconds) is positive."""
-        if ttl_ms <= 0:
-            raise ValueError(f"ttl_ms is {ttl_ms}, but a key must live for 1 ms at least")
+        if not isinstance(ttl_ms, int | float) or not ttl_ms > 0:
+            raise ValueError(
+                f"ttl_ms is {show(ttl_ms)}; write the milliseconds that a key lives, as 3_600_000"
+            )
         self._state = state
         self._ttl_ms = ttl_ms
 
@@ -87,7 +91,9 @@ class ExpiringState:
         return entry[0]
 
     def put(self, key: Any, value: Any, now_ms: int) -> None:
-        """Set a value; its life begins anew."""
+        """Set a value; its life begins anew. ValueError for what is no time."""
+        if not isinstance(now_ms, int | float) or now_ms != now_ms:
+            raise ValueError(f"the time of key {show(key)} is {show(now_ms)}; give milliseconds")
         entry = self._state.get(key)
         self._state[key] = [value, now_ms if entry is None else max(now_ms, entry[1])]
 

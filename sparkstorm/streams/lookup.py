@@ -294,9 +294,9 @@ class LookupBolt(GatheringBolt):
         if isinstance(self._snapshot, Mapping):
             return self._snapshot
         try:
-            path = Path(context.file(self._snapshot))
+            path = Path(context.file(str(self._snapshot)))
         except FileNotFoundError:
-            path = Path(context.path(self._snapshot))
+            path = Path(context.path(str(self._snapshot)))
         try:
             return dict(self._rows_of(path))
         except (OSError, ValueError, TypeError) as error:

@@ -234,6 +234,14 @@ class Empty(AsyncBolt):
     pass
 
 
+class Prepares(AsyncBolt):
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        self.client = None
+
+    async def process(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        pass
+
+
 @bolt("n", key="n")
 async def stateful(tup: Any, state: Any) -> Any:
     yield tup["n"]
@@ -275,6 +283,10 @@ async def returns(tup: Any) -> Any:
         (
             Yields(),
             "Yields.process is an async generator (it has a yield), which is not awaited; use collector.emit",
+        ),
+        (
+            Prepares(),
+            "Prepares.prepare is never called, since Prepares is an AsyncBolt; write async def start",
         ),
         (Empty(), "Empty has no method process; define process(self, tup, collector)"),
         (returns, "declares the fields n, but has no yield"),

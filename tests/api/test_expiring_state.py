@@ -4,9 +4,18 @@ in a replay as live.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from sparkstorm.api import BasicOutputCollector, ExpiringState, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import (
+    BasicOutputCollector,
+    Duration,
+    ExpiringState,
+    StatefulBolt,
+    TopologyBuilder,
+    Tuple,
+)
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.contracts.benches import LocalBench
 from tests.contracts.test_states import Owner
@@ -36,9 +45,18 @@ def test_a_key_ends_after_its_time_and_not_before_whoever_owns_it(backend: str) 
     bench.close()
 
 
-def test_a_time_to_live_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="ttl_ms is 0"):
-        ExpiringState({}, 0)
+@pytest.mark.parametrize("ttl_ms", [0, -1, "5", None, Duration(5), float("nan")])
+def test_a_time_to_live_must_be_positive(ttl_ms: Any) -> None:
+    with pytest.raises(ValueError, match=r"ttl_ms is .*; write the milliseconds that a key lives"):
+        ExpiringState({}, ttl_ms)
+
+
+@pytest.mark.parametrize("now_ms", [None, "5", float("nan")])
+def test_what_is_no_time_is_not_stored(now_ms: Any) -> None:
+    state: dict[Any, Any] = {}
+    with pytest.raises(ValueError, match=r"the time of key 'a' is .*; give milliseconds"):
+        ExpiringState(state, 10).put("a", 1, now_ms)
+    assert state == {}
 
 
 class Visits(StatefulBolt):
