@@ -25,6 +25,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.function_components import require_pandas
 from sparkstorm.common.errors import show
+from sparkstorm.common.model.values.codec import plain_scalar
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 _MODES = ("None", "ProcessingTime", "EventTime")
@@ -40,7 +41,7 @@ class ProcessorBolt(TimedBolt):
     a StructType. `time_mode` is Spark's: timers by the watermark need `with_timestamp_field`, and
     `with_lag` is the delay of `withWatermark`; states with a time to live need "ProcessingTime".
     `initial_state` has a Row, or a mapping by field, for each key. `frames` is for processors of
-    `transformWithStateInPandas`.
+    `transformWithStateInPandas`. A Row goes by its names: a field that it lacks is None.
 
     When a call raises, what it did is undone, and the row is tried again. With event time, rows and
     timers come in the order of time, not by micro-batch: the processor's watermark is the time of
@@ -72,10 +73,14 @@ class ProcessorBolt(TimedBolt):
         frames: bool = False,
     ) -> None:
         for name in ("init", "handleInputRows"):
-            if not callable(getattr(processor, name, None)):
+            if isinstance(processor, type) or not callable(getattr(processor, name, None)):
                 raise InvalidTopologyError(
-                    f"ProcessorBolt: {show(processor)} has no method {name}; give an instance of a StatefulProcessor"
+                    f"ProcessorBolt: {show(processor)} is no instance with a method {name}; give an instance of a StatefulProcessor"
                 )
+        if not isinstance(initial_state, Mapping | None):
+            raise InvalidTopologyError(
+                f"ProcessorBolt: initial_state is {show(initial_state)}; write a Row, or a mapping by field, for each key"
+            )
         if time_mode not in _MODES:
             raise InvalidTopologyError(
                 f"ProcessorBolt has no time_mode {show(time_mode)}; it has {', '.join(_MODES)}"
@@ -166,8 +171,8 @@ class ProcessorBolt(TimedBolt):
                     collector.emit(values)
                 continue
             names = getattr(row, "__fields__", None)
-            if names and set(names) == set(self.outputs):
-                row = [row[name] for name in self.outputs]
+            if names:  # by name, as Spark does
+                row = [row[name] if name in names else None for name in self.outputs]
             if not isinstance(row, tuple | list):
                 raise TypeError(
                     f"the processor yields {show(row)}; yield a Row, or a tuple of values"
@@ -209,7 +214,7 @@ class _Handle:
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the key; several of one time are one."""
-        at_ms = expiryTimestampMs
+        at_ms = plain_scalar(expiryTimestampMs)  # of a frame it is numpy's
         times = self._times()
         if at_ms not in times:
             self.put(_TIMERS, sorted([*times, at_ms]))
@@ -217,7 +222,7 @@ class _Handle:
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Delete a timer of the key if it is set."""
-        name = (*self.key, expiryTimestampMs)
+        name = (*self.key, plain_scalar(expiryTimestampMs))
         if self._setter() == self._timers.set_event_timer:
             self._timers.cancel_event_timer(name)
         else:
@@ -276,9 +281,10 @@ class _Handle:
         if name in self._names:
             raise ValueError(f"there are two states '{name}'; give each another name")
         self._names.add(name)
-        if ttl_ms is not None and (ttl_ms <= 0 or self._mode != "ProcessingTime"):
+        is_life = isinstance(ttl_ms, int) and ttl_ms > 0 and self._mode == "ProcessingTime"
+        if ttl_ms is not None and not is_life:
             raise ValueError(
-                f"state '{name}': ttlDurationMs is {ttl_ms}; it is positive, and needs time_mode=\"ProcessingTime\""
+                f"state '{name}': ttlDurationMs is {show(ttl_ms)}; it is a whole number above 0, of time_mode=\"ProcessingTime\""
             )
         return ttl_ms
 
@@ -304,7 +310,8 @@ class _State:
         if self._ttl_ms is None:
             return elements
         now_ms = self._handle.now_ms()
-        return [element for element in elements if element[-1] > now_ms]
+        # one without an end is of code that had no time to live
+        return [element for element in elements if element[-1] is None or element[-1] > now_ms]
 
     def _write(self, elements: list[Any]) -> None:
         self._handle.put(self._name, elements)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,8 +214,12 @@ class Times(Silent):
 
 
 def test_what_cannot_run_is_named() -> None:
-    with pytest.raises(InvalidTopologyError, match="has no method init; give an instance of a"):
+    with pytest.raises(InvalidTopologyError, match="is no instance with a method init; give an"):
         ProcessorBolt(object(), key="id", outputs=["id"])
+    with pytest.raises(InvalidTopologyError, match=r"class .*Down'> is no instance with a method"):
+        ProcessorBolt(Down, key="id", outputs=["id"])
+    with pytest.raises(InvalidTopologyError, match=r"initial_state is \['a'\]; write a Row, or a"):
+        ProcessorBolt(Down(), key="id", outputs=["id"], initial_state=["a"])  # type: ignore[arg-type]
     with pytest.raises(InvalidTopologyError, match="no time_mode 'Event'; it has None, Proc"):
         ProcessorBolt(Down(), key="id", outputs=["id"], time_mode="Event")  # type: ignore[arg-type]
     with pytest.raises(InvalidTopologyError, match="outputs is 'id'; write a list of field names"):
@@ -254,6 +259,82 @@ def test_what_is_no_row_is_refused(row: Any) -> None:
     assert completed["processor"] == []
     (letter,) = completed.dead_letters
     assert "yield a Row, or a tuple of values" in letter.failure.text
+
+
+@pytest.mark.parametrize(
+    ("row", "made"),
+    [
+        (Row(more=3, low=1, id="a"), ("a", 1)),
+        (Row(id="a", lwo=1), ("a", None)),
+        (Row("a", "b"), ("a", "b")),
+        (("a", 1), ("a", 1)),
+    ],
+)
+def test_a_row_goes_by_its_names_as_in_spark(row: Any, made: Any) -> None:
+    bolt = ProcessorBolt(Yields(row), key="id", outputs=["id", "low"])
+    completed = complete_topology(topology(bolt), {"sensors": [["a", 1, "x", 0]]})
+    assert completed["processor"] == [made]
+
+
+class Lives(Down):
+    def __init__(self, ttl_ms: Any) -> None:
+        self.ttl_ms = ttl_ms
+
+    def init(self, handle: Any) -> None:
+        self.low = handle.getValueState("low", "n int", self.ttl_ms)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        yield key[0], self.low.get()
+        self.low.update((1,))
+
+
+@pytest.mark.parametrize("ttl_ms", ["5", 0, 5.5])
+def test_a_time_to_live_is_a_whole_number(ttl_ms: Any) -> None:
+    bolt = ProcessorBolt(Lives(ttl_ms), key="id", outputs=["id", "low"], time_mode="ProcessingTime")
+    with pytest.raises(ReplayFailedError, match="it is a whole number above 0"):
+        replay_locally(topology(bolt), {"sensors": [["a", 1, "x", 0]]})
+
+
+def test_a_time_to_live_may_be_added_to_a_state_that_is_there(tmp_path: Path) -> None:
+    emitted = []
+    for ttl_ms, saved in ((None, None), (5, tmp_path / "saved")):
+        bolt = ProcessorBolt(
+            Lives(ttl_ms), key="id", outputs=["id", "low"], time_mode="ProcessingTime"
+        )
+        spout, capture, builder = FeederSpout(["id"]), CaptureBolt(), TopologyBuilder()
+        builder.set_spout("sensors", spout)
+        builder.set_bolt("processor", bolt, inputs="sensors")
+        builder.set_bolt("capture", capture, inputs="processor")
+        with LocalCluster() as cluster:
+            cluster.submit(builder.build(), from_checkpoint=saved)
+            for _ in range(2 if saved else 1):  # the first is behind the savepoint's position
+                spout.feed(["a"])
+            cluster.run_until_idle()
+            if saved is None:
+                cluster.savepoint(tmp_path / "saved")
+        emitted.append(capture.values)
+    assert emitted == [[("a", None)], [("a", [1])]]
+
+
+class OfFrames(Silent):
+    """Silent, of frames, whose times are numpy's."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        (frame,) = rows
+        for at_ms in list(self.handle.listTimers()):
+            self.handle.deleteTimer(frame["ts"].max() * 0 + at_ms)
+        self.handle.registerTimer(frame["ts"].max() + 10_000)
+        return iter(())
+
+
+def test_times_of_timers_may_be_numpys() -> None:
+    pytest.importorskip("pandas")
+    bolt = ProcessorBolt(
+        OfFrames(), key="id", outputs=["id", "at_ms"], time_mode="EventTime", frames=True
+    )
+    rows = [["a", 1, "x", 0], ["a", 1, "x", 5_000]]
+    made = topology(bolt.with_timestamp_field("ts"))
+    assert complete_topology(made, {"sensors": rows})["processor"] == [("a", 15_000)]
 
 
 class Frames(StatefulProcessor):  # type: ignore[misc]
