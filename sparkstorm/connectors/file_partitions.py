@@ -38,7 +38,7 @@ class Layout:
             )
         try:
             self._zone = ZoneInfo(zone)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError) as error:
             raise InvalidConfigError(
                 f"FileSink: {zone!r:.40} is no time zone; write it as Europe/Berlin"
             ) from error

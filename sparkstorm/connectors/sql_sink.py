@@ -83,6 +83,16 @@ class SqlSink(TransactionalSink):
             raise InvalidConfigError(
                 "SqlSink: modes upsert and merge need a key, a column or a list of them; mode insert takes none"
             )
+        if on_tombstone == "write" and not self._key:
+            raise InvalidConfigError(
+                "SqlSink: on_tombstone is for rows of a key, which is not given; name it, or drop on_tombstone"
+            )
+        if len(set(self._key)) < len(self._key):
+            raise InvalidConfigError("SqlSink: key names a column twice")
+        if isinstance(fields, str):
+            raise InvalidConfigError(
+                f"SqlSink: fields is the text {fields!r:.40}; write a list of names"
+            )
         if fields is not None and (absent := [name for name in self._key if name not in fields]):
             raise InvalidConfigError(f"SqlSink: its key '{absent[0]}' is none of its fields")
         self._deletes = bool(self._key) and on_tombstone == "delete"
@@ -117,8 +127,9 @@ class SqlSink(TransactionalSink):
                 raise ValueError(
                     f"field '{name}' is a {type(value).__name__}, which no column holds; write it as text"
                 )
-            if value is None and name in self._key:
-                raise ValueError(f"field '{name}' is None, and is a key of table {self._name}")
+            # NaN is NULL in SQLite, which makes a row of its own of each
+            if name in self._key and (value is None or value != value):
+                raise ValueError(f"field '{name}' is {value}, and is a key of table {self._name}")
         self._tuples.append(tup)
 
     def prepare(self, epoch: int) -> Any:

@@ -383,6 +383,11 @@ def test_wrong_choices_are_one_sentence() -> None:
     for make, sentence in (
         (lambda: Debezium(missing="skip"), "missing is one of bad, null, not 'skip'"),
         (lambda: Debezium(decimals="x"), "decimals is one of precise, string, double"),
+        (lambda: Debezium(op="at_ms"), "op and time are both the field 'at_ms'; rename one"),
+        (
+            lambda: KafkaSource("h:1", "t", FIELDS, changes=Debezium),  # type: ignore[arg-type]
+            r"changes is <class .*; write Debezium\(\)",
+        ),
         (lambda: KafkaSource("h:1", "t", changes=Debezium()), "registry and changes need fields"),
         (
             lambda: KafkaSource("h:1", "t", {"op": "string"}, changes=Debezium()),

@@ -303,6 +303,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
         ({"day_of": "when"}, "by the field 'when', which the schema lacks"),
         ({"day_of": "city"}, "day_of names 'city', which is string, no bigint of milliseconds"),
         ({"day_of": "at_ms", "zone": "Berlin"}, "'Berlin' is no time zone"),
+        ({"day_of": "at_ms", "zone": 1}, "1 is no time zone"),
         ({"partition_by": "city", "zone": "Europe/Berlin"}, "of the days of day_of, which is not"),
         ({"partition_by": ["city", "city"]}, "names a field twice"),
         ({"partition_by": ["at_ms", "city", "n"]}, "names every field"),

@@ -17,6 +17,7 @@ from contextlib import closing
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -795,11 +796,20 @@ def test_a_table_follows_a_compacted_topic(kafka: KafkaServer, tmp_path: Path) -
             assert cluster.dead_letters == []
 
 
+def test_a_row_of_a_key_alone_is_no_tombstone() -> None:
+    sink = KafkaSink("h:1", "t", key="k", time="at", tombstones=True)
+    sink.open({}, cast(Any, SimpleNamespace(topology_id="t", component_id="c", task_index=0)))
+    source = Source("rows", 1, "default", ("k", "at"))
+    sink.write(Tuple(("a", 5), 0, source))
+    assert sink._rows == [["a", '{"k":"a","at":5}', 5]]
+
+
 def test_wrong_names_of_headers_and_tombstones_are_one_sentence() -> None:
     for options, sentence in (
         ({"headers": "topic"}, "'topic' is the name of two fields of a tuple"),
         ({"headers": "n"}, "'n' is the name of two fields of a tuple"),
         ({"tombstones": "drop"}, "tombstones is one of emit, skip, bad, not 'drop'"),
+        ({"binary": True}, "binary has the value as bytes, which fields take apart; drop one"),
     ):
         with pytest.raises(InvalidConfigError, match=f"^KafkaSource: {sentence}"):
             KafkaSource("h:1", "t", {"n": "bigint"}, **cast(Any, options))

@@ -544,6 +544,8 @@ def test_wrong_choices_are_one_sentence(registry: Registry) -> None:
             "reader_schema needs a registry",
         ),
         (lambda: KafkaSink("h:1", "t", schema="{}"), "schema needs a registry"),
+        (lambda: KafkaSink("h:1", "t", schema_type="json"), "schema_type needs a registry"),
+        (lambda: KafkaSink("h:1", "t", subject="record"), "subject needs a registry"),
         (
             lambda: KafkaSink("h:1", "t", registry=place, schema_type="xml"),
             "schema_type is one of avro",

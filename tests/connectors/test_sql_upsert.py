@@ -169,10 +169,11 @@ def test_a_key_of_several_columns_and_one_alone(database: Database) -> None:
     assert database.rows == [(1, 7), (2, 7)]
 
 
-def test_a_row_without_a_key_is_parked(database: Database) -> None:
+@pytest.mark.parametrize("key", [None, float("nan")])
+def test_a_row_without_a_key_is_parked(database: Database, key: Any) -> None:
     database.make()
-    [letter] = feed(database.sink(), FIELDS, [(None, 1, "x"), (1, 1, "x")])
-    assert "field 'k' is None, and is a key of table rows" in letter.reason
+    [letter] = feed(database.sink(), FIELDS, [(key, 1, "x"), (1, 1, "x")])
+    assert f"field 'k' is {key}, and is a key of table rows" in letter.reason
     assert database.rows == [(1, 1, "x", 7)]
 
 
@@ -206,6 +207,9 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
         ({"key": "k", "mode": "insert"}, "mode insert takes none"),
         ({"mode": "upsert"}, "modes upsert and merge need a key"),
         ({"key": "k", "fields": ["a"]}, "its key 'k' is none of its fields"),
+        ({"fields": "k"}, "fields is the text 'k'; write a list of names"),
+        ({"key": ["k", "k"]}, "key names a column twice"),
+        ({"on_tombstone": "write"}, "on_tombstone is for rows of a key, which is not given"),
     ):
         with pytest.raises(InvalidConfigError, match=f"SqlSink: .*{sentence}"):
             SqlSink("sqlite://", "rows", **options)

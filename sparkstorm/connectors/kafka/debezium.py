@@ -46,6 +46,10 @@ class Debezium:
                 raise InvalidConfigError(
                     f"Debezium: {name} is one of {', '.join(_CHOICES[name])}, not {value!r:.40}"
                 )
+        if op == time:
+            raise InvalidConfigError(
+                f"Debezium: op and time are both the field {op!r:.40}; rename one"
+            )
         self.outputs = {op: "string", time: "bigint"}
         self.time = time
         self._is_strict = missing == "bad"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.api.columns import arrow_type
-from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.kafka.debezium import Debezium
 from sparkstorm.connectors.kafka.schemas import SchemaRegistry
@@ -178,12 +178,19 @@ def check_choices(start: str | int, lost: str, tombstones: str | None) -> None:
 
 def check_formats(
     fields: Any,
+    binary: bool,
     registry: SchemaRegistry | None,
     reader_schema: str | None,
     changes: Debezium | None,
     tombstones: str | None,
 ) -> None:
     """Raise InvalidConfigError for options of formats that do not go together."""
+    if changes is not None and not isinstance(changes, Debezium):
+        raise InvalidConfigError(f"KafkaSource: changes is {show(changes)}; write Debezium()")
+    if fields is not None and binary:
+        raise InvalidConfigError(
+            "KafkaSource: binary has the value as bytes, which fields take apart; drop one of them"
+        )
     if fields is None and (registry is not None or changes is not None):
         raise InvalidConfigError(
             "KafkaSource: registry and changes need fields, which are what a tuple gets of a record"

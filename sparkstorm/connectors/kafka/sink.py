@@ -74,8 +74,13 @@ class KafkaSink(TransactionalSink):
                 "KafkaSink: tombstones needs a key, and no value: where that names a field, its None is a tombstone"
             )
         self._tombstones = tombstones
-        if schema is not None and registry is None:
-            raise InvalidConfigError("KafkaSink: schema needs a registry")
+        given = {
+            "schema": schema,
+            "schema_type": schema_type != "avro",
+            "subject": subject != "topic",
+        }
+        if registry is None and (stray := [name for name, is_given in given.items() if is_given]):
+            raise InvalidConfigError(f"KafkaSink: {stray[0]} needs a registry")
         self._encoder = (
             None
             if registry is None
@@ -108,7 +113,8 @@ class KafkaSink(TransactionalSink):
             values = tup.values
             if self._places is not None:
                 values = tuple(values[place] for place in self._places)
-            is_tombstone = self._tombstones and all(tup[n] is None for n in self._rest)
+            rest = self._rest if self._tombstones else ()
+            is_tombstone = bool(rest) and all(tup[name] is None for name in rest)
             value: Any = None if is_tombstone else self._to_value(values)
         else:
             value = tup[self._value]

@@ -97,7 +97,7 @@ class KafkaSource(ReplayableSpout):
         password_env: str | None = None,
     ) -> None:
         check_choices(start, lost, tombstones)
-        check_formats(fields, registry, reader_schema, changes, tombstones)
+        check_formats(fields, binary, registry, reader_schema, changes, tombstones)
         self._client = KafkaClient(
             "KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env)
         )
