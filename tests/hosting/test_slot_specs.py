@@ -106,6 +106,8 @@ def test_settings_that_would_double_or_reap_slots_are_refused(name: str) -> None
                 "sparkstorm.slots.per.supervisor",
             ],
         ),
+        ("local-cluster[1,2,1024]", ["offers 2: add executors or cores"]),
+        ("local-cluster[3,2,1024]", ["offers 1: add", "if executors were only late"]),
         (
             "spark://head:7077",
             [

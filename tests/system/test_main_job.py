@@ -25,6 +25,7 @@ from tests.system.recovery import (
     make_corpus,
     run_with_faults,
 )
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.system
 WORDCOUNT = ROOT / "conf" / "wordcount.yaml"
@@ -172,7 +173,13 @@ def require_spread(stage: Stage) -> float:
 def test_three_workers_are_on_three_executors_and_a_killed_one_costs_no_count(
     tmp_path: Path,
 ) -> None:
-    settings = {**SLOWLY, "sparkstorm.supervisors": 3, "topology.workers": 3}
+    settings = {
+        **SLOWLY,
+        "sparkstorm.supervisors": 3,
+        "topology.workers": 3,
+        # three executors need more than the minute of the default on a busy machine
+        "sparkstorm.slots.start.timeout.ms": round(1000 * LIMIT_S),
+    }
     faults = [("spread", require_spread), *CLUSTER_FAULTS.items()]
     corpus, master = make_corpus(tmp_path / "corpus", FEW_MODULES), "local-cluster[3,2,1024]"
     taken = run_with_faults(tmp_path / "run", corpus, faults, master, settings, rest_s=REST_S)

@@ -248,9 +248,7 @@ class SparkSlots(Generic[TicketT]):
         while (cores := task_room(self._sc)) < self._count:
             most = _most_cores(master)
             if (most is not None and most < self._count) or time.monotonic() >= deadline:
-                raise SlotsUnavailableError(
-                    _shortage(master, cores if most is None else most, self._count)
-                )
+                raise SlotsUnavailableError(_shortage(master, cores, self._count))
             time.sleep(_POLL_S)
 
     def _wait_for_executors(self, wait_ms: int, hosts: int, settle_ms: int) -> None:
@@ -462,8 +460,11 @@ def _check_context(sc: SparkContext) -> None:
 
 def _shortage(master: str, cores: int, count: int) -> str:
     """Return the sentence for too few cores, with both ways out; on a cluster they may only be
-    late.
+    late. `cores`: those that have come.
     """
+    most = _most_cores(master)
+    if most is not None and most < count:
+        cores = most
     fewer = "sparkstorm.supervisors x sparkstorm.slots.per.supervisor of them"
     if _local_cores(master) is not None:
         advice = f"start with --master local[{count}] or more, or configure fewer ({fewer})"
