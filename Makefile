@@ -6,7 +6,7 @@
 # make fuzz   Schemathesis against the web server of a simulated cluster, ARGS=--cluster of a real one (docs/maintaining/test-suite.md)
 # make hosts   a cluster over several hosts (network namespaces; as root), cut, slowed down and switched off (docs/maintaining/test-suite.md)
 # make yarn   the word count on YARN, Hadoop's mini cluster on this machine, under deaths of a slot and an executor (docs/maintaining/test-suite.md)
-# make perf   whole pipelines of this tree beside another commit, in turn; fails beyond noise (benchmarks/README.md)
+# make perf   whole pipelines of this tree and of another commit, in turn; fails beyond noise (benchmarks/README.md)
 # make matrix   the oldest and newest of the dependencies, and Pythons, each in an environment of its own (docs/maintaining/platforms.md)
 #               make matrix ARGS=--servers: the contracts of stores over the packaged Valkey, Redis 6.2 and Debian's 7.0
 # make docs   the documentation as a site, build/docs/index.html, every link of it followed, its search asked (docs/maintaining/test-suite.md)

@@ -75,8 +75,8 @@ def build(payments="payments/*.jsonl", phones="phones/*.jsonl"):
         "id", "card", "amount", "payments:country as paid_in", "phones:country as phone_in"
     )
     join = join.with_tumbling_window(Duration.seconds(WINDOW_S)).with_timestamp_field("at_ms")
-    builder.set_bolt("beside", join, inputs=["payments", "phones"], parallelism=2)
-    builder.set_bolt("odd", odd, inputs="beside", parallelism=2)
+    builder.set_bolt("matched", join, inputs=["payments", "phones"], parallelism=2)
+    builder.set_bolt("odd", odd, inputs="matched", parallelism=2)
     builder.set_bolt("block", block, inputs="odd", parallelism=2)
     return builder.build()
 

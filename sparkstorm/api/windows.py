@@ -354,7 +354,7 @@ def check_bolt(
         and read.shape.kind == "session"
     ):
         raise InvalidTopologyError(
-            f"{where}: sessions need a merge beside fold, since one tuple can join two of them"
+            f"{where}: sessions need merge as well as fold, since one tuple can join two of them"
         )
     return read
 

@@ -223,7 +223,7 @@ def _import(job: JobFile, module_name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
             raise InvalidConfigError(
-                f"{job.path}: topology module '{module_name}' was not found beside the job script or the job file, "
+                f"{job.path}: topology module '{module_name}' was not found next to the job script or the job file, "
                 "nor among the installed packages; for a project with src/ set PYTHONPATH=src"
             ) from None
         raise InvalidConfigError(

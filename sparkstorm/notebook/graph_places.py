@@ -114,9 +114,9 @@ def _frame(layout: GraphLayout) -> _Frame:
                 crossing[min(one, other)].append(pair)
     lanes = {(layer, pair): n for layer, pairs in crossing.items() for n, pair in enumerate(pairs)}
     most = max(map(len, crossing.values()), default=0)
-    beside = _LANE * most
-    left = _EDGE + (_ENTRY + beside if most else 0)
-    right = _EDGE + beside + (_ENTRY if most and layout.feedback else 0)
+    lanes_width = _LANE * most
+    left = _EDGE + (_ENTRY + lanes_width if most else 0)
+    right = _EDGE + lanes_width + (_ENTRY if most and layout.feedback else 0)
     tops = []
     bottom = float(_EDGE)
     for band, several in enumerate(heights):

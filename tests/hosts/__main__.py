@@ -446,7 +446,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--replicas",
         action="store_true",
-        help="two replicas for each Redis, and Sentinels beside the ZooKeepers",
+        help="two replicas for each Redis, and a Sentinel on each host of a ZooKeeper",
     )
     parser.add_argument(
         "--verbs", action="store_true", help="only try every verb at the client's host"

@@ -262,7 +262,7 @@ def test_a_name_that_registers_nothing_is_refused(name: str, said: str) -> None:
 def test_a_class_beside_the_components_is_refused_before_it_becomes_several() -> None:
     with pytest.raises(
         InvalidConfigError,
-        match="'shop' defines components and travels by value; put the class into a module",
+        match="'shop' defines components and travels by value; put the class into another module",
     ):
         check_serializers(["shop:Order"], ["shop"])
     check_serializers(["shop_values:Order"], ["shop"])

@@ -248,7 +248,7 @@ def test_a_shutdown_that_raises_is_reported_and_those_after_it_are_called() -> N
         (
             "topology.auto.task.hooks",
             ["no_such_module:Hook"],
-            "put its module beside the topology's",
+            "put its module next to the topology's",
         ),
         ("topology.auto.task.hooks", ["nothing"], "is not of the form module:name"),
         ("topology.auto.task.hooks", [f"{HERE}:Missing"], "cannot be made: AttributeError"),

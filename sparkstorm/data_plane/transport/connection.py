@@ -214,7 +214,7 @@ class Link:
         """Whether there is a connection, as far as the last request has shown."""
         return self._connection is not None
 
-    def open_beside(self, timeout_s: float) -> Connection:
+    def open_separate(self, timeout_s: float) -> Connection:
         """Open another connection to the server that this one is connected to;
         StoreUnavailableError when there is none.
         """

@@ -175,7 +175,7 @@ class ReplicaBeside:
         self._found = open_replica(self._address, _history(said), timeout_s)
         self._place = (self._found.host, self._found.port)
 
-    def open_beside(self, timeout_s: float) -> Connection:
+    def open_separate(self, timeout_s: float) -> Connection:
         """Return the connection that was found; StoreUnavailableError when there is none."""
         connection, self._found = self._found, None
         if connection is None:

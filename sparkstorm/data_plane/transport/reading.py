@@ -180,7 +180,7 @@ class Beside(Protocol):
     def number(self) -> int:
         """Number of the link's connection: another one may be to another server."""
 
-    def open_beside(self, timeout_s: float) -> Connection:
+    def open_separate(self, timeout_s: float) -> Connection:
         """Open a connection for reading; StoreUnavailableError when there is none."""
 
     def leave_if_moved(self) -> bool:
@@ -203,7 +203,7 @@ class StreamRead:
         self._connection: Connection | None = None
         self._process = os.getpid()
         # number of the link's connection next to which this one was opened
-        self._beside = 0
+        self._link_number = 0
         self._asked: Mapping[int, str] = {}  # of the open question, or of the answer that waits
         self._answer: Any = None
         self._answer_due = 0.0
@@ -257,7 +257,7 @@ class StreamRead:
         looked just now.
         """
         require_own(self._process)
-        if self._connection is not None and self._beside != self._link.number:
+        if self._connection is not None and self._link_number != self._link.number:
             # Commits go to another server now, maybe.
             self.drop()
         # Not in LOOKED: a commit has asked in its own round trip, a moment ago, and found nothing.
@@ -366,8 +366,8 @@ class StreamRead:
 
     def _ask(self, after: Mapping[int, str], count: int) -> None:
         if self._connection is None:
-            self._connection = self._link.open_beside(self._timeout_s)
-            self._beside = self._link.number
+            self._connection = self._link.open_separate(self._timeout_s)
+            self._link_number = self._link.number
         # a question that leaves tasks out must not stay open: they could not be asked for until it
         # is answered
         blocking = ("BLOCK", _BLOCK_MS) if self._may_block(after) else ()

@@ -159,7 +159,7 @@ def missing_module(error: ModuleNotFoundError) -> WorkerFailedError:
     """The sentence for a module that the submitter had and this host has not."""
     return WorkerFailedError(
         f"module '{error.name}' is neither installed on host {socket.gethostname()} nor sent along with the topology: install "
-        "it there for this Python, or import it by its name in a source beside the topology's module"
+        "it there for this Python, or import it by its name in a source next to the topology's module"
     )
 
 

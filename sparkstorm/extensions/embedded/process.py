@@ -244,7 +244,7 @@ def refuse_busy(directory: Path, name: str) -> None:
 def _busy(directory: Path, name: str, holder: str) -> EmbeddedServerError:
     return EmbeddedServerError(
         f"{directory} is in use: the {name} server in it belongs to process {holder}, which still runs; "
-        "stop that run first, or set storm.local.dir to another folder for a second run beside it"
+        "stop that run first, or set storm.local.dir to another folder for a second run"
     )
 
 

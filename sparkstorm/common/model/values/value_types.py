@@ -109,7 +109,7 @@ def check_serializers(names: Iterable[str], by_value: Iterable[str]) -> None:
         if (top := top_module(name)) in travelling:
             raise InvalidConfigError(
                 f"topology.serializers: {name}: module '{top}' defines components and travels by value; "
-                "put the class into a module of its own beside it"
+                "put the class into another module next to it"
             )
 
 

@@ -59,7 +59,7 @@ def assign_tasks(context: AssignContext) -> list[PlannedWorker]:
     need = _tasks_without_place(context)
     living = _workers_to_keep(context, need)
     count = num_workers(context) - len(unstopped) - len(living)
-    if count <= 0 and _lost_beside_unstopped(context) & need:
+    if count <= 0 and _lost_among_unstopped(context) & need:
         count = 1
     if count <= 0:
         raise FailedAssignTopologyError("Don't need assign worker, all workers are fine ")
@@ -107,7 +107,7 @@ def _unstopped_workers(context: AssignContext) -> list[PlannedWorker]:
     return [worker for worker in running if worker.tasks]
 
 
-def _lost_beside_unstopped(context: AssignContext) -> set[int]:
+def _lost_among_unstopped(context: AssignContext) -> set[int]:
     """Return dead tasks of workers whose other tasks cannot be stopped; they get a worker beyond
     the wanted number.
     """

@@ -50,8 +50,8 @@ def _hook(key: str, name: str, kind: type[HookT]) -> HookT:
         made = getattr(importlib.import_module(module_name), attribute)()
     except ModuleNotFoundError as error:
         raise WorkerFailedError(
-            f"{key}: '{name}' cannot be imported here ({error}): put its module beside the topology's, so that it travels with it, "
-            "or install it on the hosts"
+            f"{key}: '{name}' cannot be imported here ({error}): put its module next to the topology's, so that it travels "
+            "with it, or install it on the hosts"
         ) from None
     except USER_ERRORS as error:  # user code
         raise WorkerFailedError(
