@@ -219,6 +219,39 @@ def test_spread_and_incompatible_components_hold() -> None:
     assert sorted(spouts) == ["n1", "n2"]
 
 
+def test_components_that_may_not_share_a_worker_share_a_node_only_where_it_gets_two() -> None:
+    """Traffic would put the two on one node and balance the third on the other: three workers."""
+    nodes = [supervisor(name, 1, 2, cpu=100.0) for name in ("n1", "n2")]
+    parts = [component("a", singles(1), "spout"), component("b", singles(1, 2), "bolt", "a")]
+    parts.append(component("c", singles(1, 3), "spout"))
+    flow = Flow("a", "default", "b", 100.0, 1e6)
+    measured = Measurements((flow,), {task: TaskLoad(cpu=30.0) for task in (1, 2, 3)})
+    conf = {"topology.ras.constraints": [["a", "b"]]}
+    view = scheduled(cluster(nodes, [topology("t", parts, 2, conf=conf, measured=measured)]))
+    found = places(view, "t")
+    assert len(found) == 3
+    assert len({*found.values()}) == 2
+    assert found[1, 1] != found[2, 2]
+
+
+def test_four_components_of_which_neighbours_are_apart_need_two_workers() -> None:
+    parts = [component(f"c{at}", singles(1, 1 + at), "spout") for at in range(4)]
+    conf = {"topology.ras.constraints": [["c0", "c2"], ["c2", "c3"], ["c3", "c1"]]}
+    view = scheduled(cluster([supervisor("n1", 1, 2)], [topology("t", parts, 2, conf=conf)]))
+    found = places(view, "t")
+    assert found[1, 1] == found[4, 4] != found[2, 2] == found[3, 3]
+
+
+def test_one_that_may_join_no_worker_that_stays_moves_the_others_together() -> None:
+    parts = [component(name, singles(1, at), "spout") for at, name in enumerate("abc", 1)]
+    conf = {"topology.ras.constraints": [["a", "b"], ["b", "c"]]}
+    placed = {"t": {(1, 1): "n1:1", (3, 3): "n1:2"}}
+    nodes = [supervisor("n1", 1, 2, 3)]
+    view = scheduled(cluster(nodes, [topology("t", parts, 2, conf=conf)], placed))
+    found = places(view, "t")
+    assert found[1, 1] == found[3, 3] != found[2, 2]
+
+
 def test_an_isolated_topology_shares_no_machine() -> None:
     nodes = [supervisor(f"n{at}", 1, 2, 3, cpu=400.0) for at in range(3)]
     alone = replace(chain(2, conf={"topology.isolate.machines": 1}), id="alone", name="alone")

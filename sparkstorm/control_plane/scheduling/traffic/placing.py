@@ -26,6 +26,7 @@ from sparkstorm.control_plane.scheduling.traffic.search import (
     Limits,
     Search,
     Weights,
+    coloured,
 )
 from sparkstorm.control_plane.scheduling.view import ClusterView
 
@@ -151,7 +152,9 @@ def solved(task: Task) -> dict[ExecutorId, WorkerSlot] | None:
         by_node = _over_nodes(task, most)
         workers = _workers(task, by_node, most) if by_node is not None else None
         if by_node is not None and workers is not None:
-            return _divided(task, by_node, workers, wished)
+            found = _divided(task, by_node, workers, wished)
+            if found is not None:
+                return found
     return None
 
 
@@ -160,12 +163,15 @@ def _divided(
     by_node: Mapping[str, Sequence[ExecutorId]],
     workers: Mapping[str, int],
     worker_load: float,
-) -> dict[ExecutorId, WorkerSlot]:
+) -> dict[ExecutorId, WorkerSlot] | None:
     placed: dict[ExecutorId, WorkerSlot] = {}
     for node in task.nodes:
         if node.id in by_node:
             count = workers[node.id]
-            placed |= _over_workers(task, node, by_node[node.id], count, worker_load)
+            found = _over_workers(task, node, by_node[node.id], count, worker_load)
+            if found is None:
+                return None
+            placed |= found
     return placed
 
 
@@ -314,7 +320,8 @@ def _workers(
         slots = len(node.own) + len(node.free)
         load[node.id] = sum(map(task.problem.load, executors))
         for_load = ceil(load[node.id] / worker_load - 1e-9)
-        counts[node.id] = max(1, len(kept), for_load, _colours(task.problem, executors))
+        for_constraints = 1 + max(_colours(task.problem, executors).values())
+        counts[node.id] = max(len(kept), for_load, for_constraints)
         most[node.id] = min(slots, len(kept) + free)
         if counts[node.id] > most[node.id]:
             return None
@@ -332,33 +339,33 @@ def _workers(
     return counts
 
 
-def _colours(problem: TrafficProblem, executors: Sequence[ExecutorId]) -> int:
-    """Return how many workers suffice for components of which some may not share one."""
-    if not problem.apart:
-        return 1
+def _colours(problem: TrafficProblem, executors: Sequence[ExecutorId]) -> dict[ExecutorId, int]:
+    """Return a worker's number for each executor, such that components that may not share a worker
+    do not.
+    """
     topology = problem.topology
-    names = sorted({topology.component_by_executor[each] for each in executors})
     at = {part.id: number for number, part in enumerate(topology.components)}
-    colour: dict[int, int] = {}
-    for number in (at[name] for name in names):
-        near = {colour[other] for other in problem.apart.get(number, ()) if other in colour}
-        colour[number] = next(each for each in range(len(near) + 1) if each not in near)
-    return 1 + max(colour.values(), default=0)
+    parts = {each: at[topology.component_by_executor[each]] for each in executors}
+    found = coloured(parts.values(), problem.apart)
+    return {each: found[part] for each, part in parts.items()}
 
 
 def _over_workers(
     task: Task, node: Node, executors: Sequence[ExecutorId], count: int, worker_load: float
-) -> dict[ExecutorId, WorkerSlot]:
+) -> dict[ExecutorId, WorkerSlot] | None:
+    """Return the slot of each executor of a node; None where those that stay leave none to one that
+    may not share a worker with them.
+    """
     homes = {each: task.home[each] for each in executors if each in task.home}
     slots = _slots(node, homes, count, task.stay)
     if count == 1:
         return dict.fromkeys(executors, slots[0])
-    locked = homes if task.stay else {}
     search = _search_of_workers(task, executors, slots, homes, worker_load)
     if not search.start():
         search = _search_of_workers(task, executors, slots, homes, UNBOUNDED)
         if not search.start():
-            return _dealt(executors, slots, locked)
+            is_free = not (task.stay and homes)
+            return _dealt(slots, _colours(task.problem, executors)) if is_free else None
     first = [*search.place]
     answers = [first]
     if NOWHERE not in search.home:
@@ -426,13 +433,19 @@ def _slots(
 
 
 def _dealt(
-    executors: Sequence[ExecutorId],
-    slots: Sequence[WorkerSlot],
-    locked: Mapping[ExecutorId, WorkerSlot],
+    slots: Sequence[WorkerSlot], colours: Mapping[ExecutorId, int]
 ) -> dict[ExecutorId, WorkerSlot]:
-    """Deal executors out to workers in turn: each gets one at least."""
-    free = [each for each in executors if each not in locked]
-    empty = [slot for slot in slots if slot not in locked.values()]
-    turns = [*empty, *(slot for slot in slots if slot not in empty)]
-    dealt = {each: turns[at % len(turns)] for at, each in enumerate(free)}
-    return {**locked, **dealt}
+    """Deal executors out to workers, each of which has one at least, and those of one colour."""
+    by_colour: dict[int, list[ExecutorId]] = {}
+    for executor, colour in colours.items():
+        by_colour.setdefault(colour, []).append(executor)
+    counts = dict.fromkeys(by_colour, 1)
+    for _ in range(len(slots) - len(counts)):
+        open_colours = [each for each in counts if counts[each] < len(by_colour[each])]
+        counts[max(open_colours, key=lambda each: len(by_colour[each]) / counts[each])] += 1
+    dealt: dict[ExecutorId, WorkerSlot] = {}
+    left = iter(slots)
+    for colour, executors in by_colour.items():
+        own = [next(left) for _ in range(counts[colour])]
+        dealt |= {each: own[at % len(own)] for at, each in enumerate(executors)}
+    return dealt

@@ -104,6 +104,7 @@ class Search:
         self.weights = weights
         self.budget = budget  # looks at an executor that are left
         self._blocked: dict[int, int] = {}  # bins that items would go to if they were not full
+        self._num_colours: dict[tuple[int, ...], int] = {}  # workers for components, once counted
         self.place = [NOWHERE] * len(items)
         self.home = [NOWHERE] * len(items)
         self.is_locked = [False] * len(items)
@@ -177,8 +178,8 @@ class Search:
         self._load[where] += sign * item.load
         self._own[where] += sign * item.load
         self._silent[where] += 0 if item.pulls else sign
-        self._count(where, sign, self.is_locked[at])
         self._of_component[item.component, where] += sign
+        self._count(where, sign, self.is_locked[at])
 
     def _count(self, where: int, sign: int, is_locked: bool) -> None:
         """Count executors, used bins, and how many workers can and must be made."""
@@ -187,7 +188,8 @@ class Search:
         after, still = before + sign, free if is_locked else free + sign
         self._all[where], self._free[where] = after, still
         self._most += min(slots, kept + still) - min(slots, kept + free)
-        low = max(kept, int(after > 0), int(self._workers_for(self._own[where : where + 1])[0]))
+        by_load = int(self._workers_for(self._own[where : where + 1])[0])
+        low = max(kept, int(after > 0), by_load, self._workers_apart(where))
         self._least_workers += low - int(self._lows[where])
         self._lows[where] = low
         self._num_used += (after > 0) - (before > 0)
@@ -195,6 +197,20 @@ class Search:
     def _workers_for(self, loads: Numbers) -> Counts:
         """Return how many workers carry these loads."""
         return np.ceil(loads / self.limits.worker_load - _SLACK).astype(np.int64)
+
+    def _workers_apart(self, where: int, more: int = NOWHERE) -> int:
+        """Return how many workers suffice for the components of a bin of which some may not share
+        one, also with one more component.
+        """
+        if not self.limits.apart:
+            return 0
+        parts = {each for each in self.limits.apart if self._of_component[each, where]}
+        key = tuple(sorted(parts | {more} if more != NOWHERE else parts))
+        if key not in self._num_colours:
+            self._num_colours[key] = 1 + max(
+                coloured(key, self.limits.apart).values(), default=-1
+            )
+        return self._num_colours[key]
 
     def lock(self, at: int, where: int) -> None:
         """Put an item into a bin for good, whether it fits or not."""
@@ -271,7 +287,12 @@ class Search:
         lows = np.maximum(self._lows, 1)
         if limits.worker_load < UNBOUNDED:
             lows = np.maximum(lows, self._workers_for(self._own + self.items[at].load))
-            fits &= lows <= self._slots
+        component = self.items[at].component
+        if others := limits.apart.get(component):
+            hostile = (self._of_component[sorted(others)] > 0).any(axis=0)
+            for where in np.flatnonzero(hostile & (self._of_component[component] == 0)):
+                lows[where] = max(lows[where], self._workers_apart(int(where), component))
+        fits &= lows <= self._slots
         fits &= self._least_workers - self._lows + lows <= limits.workers
         if self._num_used >= limits.most_bins:
             fits &= self._all > 0
@@ -279,12 +300,8 @@ class Search:
             # the last bin that may be opened must bring the slots that are still wanted
             is_used = self._all > 0
             fits &= is_used | (self._slots[is_used].sum() + self._slots >= limits.workers)
-        component = self.items[at].component
         if component in limits.most_of_component:
             fits &= self._of_component[component] < limits.most_of_component[component]
-        if others := limits.apart.get(component):
-            hostile = (self._of_component[sorted(others)] > 0).sum(axis=0)
-            fits &= hostile < np.maximum(self._slots, 1)
         return fits
 
     def is_whole(self) -> bool:
@@ -524,6 +541,26 @@ class Search:
                 return False
             self.put(at, int(fits[chance.below(len(fits))]))
         return self.is_whole()
+
+
+def coloured(parts: Iterable[int], apart: Mapping[int, frozenset[int]]) -> dict[int, int]:
+    """Return a worker's number for each component, such that those that may not share one do not.
+
+    The next component is that whose others have most workers (Brelaz: New methods to color the
+    vertices of a graph, CACM 22(4), 1979), which takes two workers wherever two suffice.
+    """
+    left = dict.fromkeys(sorted(parts))
+    found: dict[int, int] = {}
+
+    def near(part: int) -> set[int]:
+        return {found[each] for each in apart.get(part, ()) if each in found}
+
+    while left:
+        part = max(left, key=lambda each: len(near(each)))
+        del left[part]
+        taken = near(part)
+        found[part] = next(each for each in range(len(taken) + 1) if each not in taken)
+    return found
 
 
 def _power(ratios: Numbers) -> Numbers:
