@@ -42,7 +42,15 @@ from sparkstorm.extensions.laboratory.optimum import (
     least_crossing,
     numbers_of,
 )
-from tests.scheduling.clusters import cluster, component, places, singles, supervisor, topology
+from tests.scheduling.clusters import (
+    cluster,
+    component,
+    places,
+    singles,
+    supervisor,
+    topology,
+    workers_by_node,
+)
 from tests.tiers import examples
 
 SEEDS = st.integers(0, 10**9)
@@ -313,6 +321,13 @@ def test_a_topology_with_fewer_workers_than_asked_gets_the_rest() -> None:
     assert sum(where == "n1:1" for where in places(view, "t").values()) >= 2
 
 
+def test_hosts_that_were_blacklisted_give_the_workers_that_others_have_no_slots_for() -> None:
+    nodes = [supervisor(name, 1, 2, cpu=400.0) for name in ("n1", "n2", "n3")]
+    conf = {"greylisted_hosts": ["host-n1"]}
+    assert workers_by_node(scheduled(cluster(nodes, [chain(4)], **conf)), "t") == {"n2": 2, "n3": 2}
+    assert scheduled(cluster(nodes[:2], [chain(4)], **conf)).placement("t").num_workers == 4
+
+
 def test_workers_on_a_host_that_gets_nothing_new_stay() -> None:
     nodes = [supervisor(name, 1, 2, cpu=400.0) for name in ("n1", "n2")]
     placed = {"t": {(1, 1): "n1:1", (2, 2): "n1:1"}}
@@ -413,6 +428,16 @@ def test_what_does_not_pay_does_not_move(measured: Measurements, conf: Any) -> N
     rounds = Rounds(**conf)
     rounds.round(measured, 60 * MINUTE)
     assert {"t": places(rounds.view, "t")} == CROSSED
+
+
+def test_free_slots_that_a_topology_may_not_use_keep_it_from_no_plan() -> None:
+    """It asks for three workers; the third slot is on the machine of an isolated topology."""
+    nodes = [supervisor(name, 1, cpu=20.0) for name in ("n1", "n2")]
+    mine = replace(two_chains(running(PAIRS)), num_workers=3)
+    alone = topology("alone", singles(1), 1, conf={"topology.isolate.machines": 1})
+    placed = {**CROSSED, "alone": {(1, 1): "n3:1"}}
+    view = scheduled(cluster([*nodes, supervisor("n3", 1, 2)], [mine, alone], placed))
+    assert "98% of the cost saved" in view.status["t"]
 
 
 def test_without_measurements_nothing_that_runs_moves() -> None:

@@ -10,6 +10,7 @@ T-Storm: `topology.workers` is what users set.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.common.model.names import counted
@@ -17,6 +18,7 @@ from sparkstorm.control_plane.scheduling.measured.measurements import Measuremen
 from sparkstorm.control_plane.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.control_plane.scheduling.settings import IsolationSettings, TrafficSettings
 from sparkstorm.control_plane.scheduling.traffic.placing import (
+    Node,
     Task,
     machines_of,
     most_nodes,
@@ -70,10 +72,7 @@ class TrafficScheduler:
         for topology_id in sorted(topologies, key=lambda each: (each not in machines, each)):
             topology = cluster.topologies[topology_id]
             turn = _Turn(topology, cluster, demand, machines, self._settings)
-            if not topology.executors or not turn.workers:
-                if cluster.placement(topology_id).num_missing:
-                    turn.refuse()
-            elif turn.lacks_something:
+            if turn.lacks_something:
                 turn.fill()
             elif topology.measured is not None and turn.is_movable:
                 self._consider(turn, topology.measured)
@@ -140,8 +139,6 @@ class _Turn:
             for each, slot in placement.slot_by_executor.items()
             if each in topology.component_by_executor
         }
-        slots = cluster.free.count + sum(map(cluster.can_reassign, placement.executors_by_slot))
-        self.workers = min(topology.num_workers, len(topology.executors), slots)
         self._problem: TrafficProblem | None = None
 
     @property
@@ -151,10 +148,22 @@ class _Turn:
             self._problem = TrafficProblem(self.topology, self._demand.of(self.topology))
         return self._problem
 
+    @cached_property
+    def workers(self) -> int:
+        """Return how many workers it can have on the nodes that it may use."""
+        nodes = self._nodes(with_grey=True)
+        slots = sum(len(node.own) + len(node.free) for node in nodes)
+        return min(self.topology.num_workers, len(self.topology.executors), slots)
+
+    def _nodes(self, with_grey: bool) -> tuple[Node, ...]:
+        return nodes_for(self.topology, self._cluster, self._demand, self._machines, with_grey)
+
     @property
     def lacks_something(self) -> bool:
         """Return whether executors have no place, or the topology fewer workers than it can have."""
-        lacks_workers = self._placement.num_workers < self.workers
+        workers = self._placement.num_workers
+        wanted = min(self.topology.num_workers, len(self.topology.executors))
+        lacks_workers = workers < wanted and workers < self.workers
         return bool(self._placement.num_missing) or lacks_workers
 
     @property
@@ -163,7 +172,7 @@ class _Turn:
         return self._task(stay=False, with_grey=True) is not None
 
     def _task(self, stay: bool, with_grey: bool) -> Task | None:
-        nodes = nodes_for(self.topology, self._cluster, self._demand, self._machines, with_grey)
+        nodes = self._nodes(with_grey)
         # Workers on hosts that get nothing new stay there.
         known = {slot for node in nodes for slot in node.own}
         elsewhere = {slot for slot in self.home.values() if slot not in known}
@@ -186,15 +195,24 @@ class _Turn:
         return {**{each: slot for each, slot in self.home.items() if each not in found}, **found}
 
     def fill(self) -> None:
-        """Place missing executors where the others stay, else where some move."""
+        """Place missing executors where the others stay, else where some move; on greylisted hosts
+        where the others have too few slots.
+        """
+        fallback = None
         for with_grey in (False, True) if self._cluster.greylisted_nodes else (False,):
             for stay in (True, False) if self.home else (False,):
                 found = self.solve(stay, with_grey)
-                if found is not None:
-                    words = "its place fits the executors that stay" if stay else ""
+                if found is None:
+                    continue
+                words = "its place fits the executors that stay" if stay else ""
+                if len({*found.values()}) >= self.workers:
                     self.apply(found, words)
                     return
-        self.refuse()
+                fallback = fallback or (found, words)
+        if fallback is None:
+            self.refuse()
+        else:
+            self.apply(*fallback)
 
     def refuse(self) -> None:
         """Say that no placement was found."""

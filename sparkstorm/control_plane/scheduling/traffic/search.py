@@ -207,9 +207,7 @@ class Search:
         parts = {each for each in self.limits.apart if self._of_component[each, where]}
         key = tuple(sorted(parts | {more} if more != NOWHERE else parts))
         if key not in self._num_colours:
-            self._num_colours[key] = 1 + max(
-                coloured(key, self.limits.apart).values(), default=-1
-            )
+            self._num_colours[key] = 1 + max(coloured(key, self.limits.apart).values(), default=-1)
         return self._num_colours[key]
 
     def lock(self, at: int, where: int) -> None:
