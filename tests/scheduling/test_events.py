@@ -1,10 +1,14 @@
 """Sequences of rounds: events happen in their round, and what a scheduler remembers is kept."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 
 from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.control_plane.scheduling.even import EvenScheduler
+from sparkstorm.control_plane.scheduling.records import Topologies
+from sparkstorm.control_plane.scheduling.view import ClusterView
 from sparkstorm.extensions.laboratory import (
     Back,
     Killed,
@@ -102,7 +106,7 @@ def test_measurements_follow_a_change_of_rates_over_their_window(scene: Scene) -
 
 @pytest.mark.slow
 def test_plans_of_the_traffic_scheduler_are_kept_and_judged(scene: Scene) -> None:
-    conf = {"traffic.scheduler.period.secs": 300, "traffic.scheduler.search.budget": 200}
+    conf = {"traffic.scheduler.period.secs": 300, "traffic.scheduler.search.budget": 1000}
     moments = play(scene, "traffic", {}, 700, conf, every_s=50)
     assert moments[0].row["moved"] > 0, "it has stood for an hour"
     assert all(moment.row["moved"] == 0 for moment in moments[1:6])
@@ -122,6 +126,7 @@ def _bytes(scene: Scene) -> float:
         (Back(NODE), f"'{NODE}' was not lost: it cannot come back"),
         (Killed("t"), "there is no topology 't', only topology-00000, topology-00001"),
         (Rates("t", 2.0), "there is no topology 't'"),
+        (Rates("topology-00000", -1.0), "a factor of 0 or more is needed, not -1.0"),
         (Submitted(generate(1, 1, 3, 1).topologies[0]), "already a topology 'topology-00000'"),
     ],
 )
@@ -129,3 +134,50 @@ def test_an_event_that_cannot_be_is_named(scene: Scene, event: Any, text: str) -
     with pytest.raises(InvalidConfigError) as caught:
         play(scene, "default", {5: event}, 10)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "until_s", "every_s", "text"),
+    [
+        (5, 10, 0, "every_s: a number of seconds is needed, not 0"),
+        (5, float("nan"), 10, "until_s: a number of seconds is needed, not nan"),
+        (-5, 10, 10, "events: -5 is no second of the sequence"),
+    ],
+)
+def test_a_time_that_cannot_be_is_named(
+    scene: Scene, at_s: float, until_s: float, every_s: float, text: str
+) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        play(scene, "default", {at_s: Lost(NODE)}, until_s, every_s=every_s)
+    assert text in str(caught.value)
+
+
+class Counting(EvenScheduler):
+    """Notes how many executors lack a place before each round."""
+
+    missing: ClassVar[list[int]] = []
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        """Count, and place them."""
+        self.missing.append(sum(cluster.placement(name).num_missing for name in topologies))
+        super().schedule(topologies, cluster)
+
+
+def test_a_requested_rebalance_is_carried_out_once(scene: Scene) -> None:
+    Counting.missing.clear()
+    asked = scene.rebalanced("topology-00000", reassign=True)
+    play(asked, f"{__name__}:Counting", {}, until_s=20)
+    assert Counting.missing == [10, 0, 0]
+
+
+def test_measurements_without_a_window_are_those_of_the_moment(scene: Scene) -> None:
+    """A cluster file may leave the window out."""
+    bare = tuple(
+        replace(each, measured=replace(each.measured, window_ms=0)) for each in scene.topologies
+    )
+    flows = [
+        moment.scene.topologies[0].measured
+        for moment in play(replace(scene, topologies=bare), "default", {}, until_s=10)
+    ]
+    assert flows[0] is not None and flows[1] is not None
+    assert flows[0].flows == flows[1].flows

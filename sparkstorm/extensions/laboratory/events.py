@@ -9,6 +9,7 @@ rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -86,7 +87,7 @@ class _Life:
         """Return what is measured now: means over the window."""
         if self.measured is None or now_ms - self.began_ms < _UNMEASURED_MS:
             return None
-        began = max(self.began_ms, now_ms - self.measured.window_ms)
+        began = max(self.began_ms, now_ms - max(1, self.measured.window_ms))
         ends = [start for start, _ in self.factors[1:]] + [now_ms]
         total = sum(
             factor * max(0, min(end, now_ms) - max(start, began))
@@ -135,6 +136,12 @@ def play(
     at its rates. Topologies of the scene have run for as long as their `uptime_ms` says.
     InvalidConfigError names an event that cannot be: a node that is not there, a topology twice.
     """
+    for name, seconds in (("until_s", until_s), ("every_s", every_s)):
+        if not 0.0 <= seconds < math.inf or (name == "every_s" and not seconds):
+            raise InvalidConfigError(f"{name}: a number of seconds is needed, not {show(seconds)}")
+    for at_s in events:
+        if not 0.0 <= at_s < math.inf:
+            raise InvalidConfigError(f"events: {show(at_s)} is no second of the sequence")
     return list(_Play(scene, scheduler, conf, inner).rounds(events, until_s, every_s))
 
 
@@ -178,15 +185,14 @@ class _Play:
         changes = moved(seen, after)
         for name in {change["topology"] for change in changes}:
             self._lives[name].placed_ms = now_ms
-        self._scene = replace(self._scene, assignments=after.assignments)
+        # A rebalance that was requested has been answered.
+        self._scene = replace(self._scene, assignments=after.assignments, previous={})
         # The costs are those of the rates now, which the measurements follow over their window.
         rates = {
             name: _scaled(life.measured, life.factors[-1][1], 0, 0) if life.measured else None
             for name, life in self._lives.items()
         }
-        now = replace(
-            self._at(now_ms, rates), reason_by_topology=after.reason_by_topology, previous={}
-        )
+        now = replace(self._at(now_ms, rates), reason_by_topology=after.reason_by_topology)
         row: Row = {
             "at_s": now_s,
             "events": ", ".join(map(_words, happened)),
@@ -225,6 +231,11 @@ class _Play:
         else:
             self._check(event.topology_id)
             if isinstance(event, Rates):
+                if not 0.0 <= event.factor < math.inf:
+                    factor = show(event.factor)
+                    raise InvalidConfigError(
+                        f"rates of {event.topology_id}: a factor of 0 or more is needed, not {factor}"
+                    )
                 self._lives[event.topology_id].factors.append((at_ms, event.factor))
                 return
             del self._lives[event.topology_id]
