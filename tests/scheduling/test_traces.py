@@ -85,7 +85,18 @@ def test_a_line_that_is_none_of_the_trace_is_named(
         from_alibaba(machines, tasks)
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", '{"capacity": {"cpus": "x"}}'])
+def test_of_a_task_with_several_lines_the_last_one_counts() -> None:
+    tasks = ["M1,4,j,1,Waiting,10,20,50,0.5", "M1,2,j,1,Terminated,10,20,50,0.5"]
+    (topology,) = from_alibaba([], tasks).topologies
+    assert [(part.id, len(part.executors)) for part in topology.components] == [("M1", 2)]
+
+
+def test_an_event_without_the_id_of_its_machine_is_named() -> None:
+    with pytest.raises(InvalidConfigError, match="machine_events, line 1: machine_id is missing"):
+        from_google(['{"machineId": "1", "capacity": {"cpus": 0.5}}'], [])
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"machine_id": 1, "capacity": {"cpus": "x"}}'])
 def test_an_event_that_is_none_is_named(line: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"machine_events, line 1: "):
         from_google([line], [])

@@ -59,15 +59,18 @@ def from_alibaba(
         name = row[0]  # a machine has a line for each change of its status; the last one counts
         cpu, memory = _numbers("machine_meta.csv", line, row[4:6])
         supervisors[name] = _machine(name, row[3], slots, cpu * 100, memory / 100 * memory_mb)
-    rows_by_job: dict[str, list[tuple[str, int, float, float]]] = {}
+    # a task, too, has the values of its last line
+    stages_by_job: dict[str, dict[str, tuple[str, int, float, float]]] = {}
     for line, row in _rows("batch_task.csv", tasks, _TASK):
-        if row[2] not in rows_by_job and len(rows_by_job) >= jobs:
+        if row[2] not in stages_by_job and len(stages_by_job) >= jobs:
             continue
         wanted = [*row[7:9], "", ""][:2]
         count, cpu, memory = _numbers("batch_task.csv", line, (row[1] or "1", *wanted))
         stage = (row[0], max(1, int(count)), cpu or 100.0, (memory or 0.5) / 100 * memory_mb)
-        rows_by_job.setdefault(row[2], []).append(stage)
-    topologies = (_job(name, rows, most_executors) for name, rows in rows_by_job.items())
+        stages_by_job.setdefault(row[2], {})[row[0]] = stage
+    topologies = (
+        _job(name, [*stages.values()], most_executors) for name, stages in stages_by_job.items()
+    )
     return Scene(tuple(supervisors.values()), tuple(topologies), {}, {})
 
 
@@ -87,8 +90,8 @@ def from_google(
     64 cores, an assumption. A rack is a `switch_id`.
     """
     supervisors: dict[str, SupervisorView] = {}
-    for line, event in _events("machine_events", machines):
-        name = str(event.get("machine_id"))
+    for line, event in _events("machine_events", machines, "machine_id"):
+        name = str(event["machine_id"])
         if str(event.get("type")) in ("2", "REMOVE"):
             supervisors.pop(name, None)
             continue
@@ -98,8 +101,8 @@ def from_google(
             name, rack, slots, cpu * _GOOGLE_CORES * 100, memory * memory_mb
         )
     wanted_by_job: dict[str, dict[str, tuple[float, float]]] = {}
-    for line, event in _events("instance_events", instances):
-        job = str(event.get("collection_id"))
+    for line, event in _events("instance_events", instances, "collection_id"):
+        job = str(event["collection_id"])
         if job not in wanted_by_job and len(wanted_by_job) >= jobs:
             continue
         place = str(event.get("instance_index"))
@@ -176,7 +179,8 @@ def _numbers(file: str, line: int, texts: Sequence[str]) -> list[float]:
     return numbers
 
 
-def _events(file: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _events(file: str, lines: Iterable[str], key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the events, which have a `key`, with their lines' numbers."""
     for line, text in enumerate(lines, 1):
         if not text.strip():
             continue
@@ -186,6 +190,8 @@ def _events(file: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str,
             raise InvalidConfigError(f"{file}, line {line}: it is no JSON ({error})") from error
         if not isinstance(event, dict):
             raise InvalidConfigError(f"{file}, line {line}: {text!r:.60} is no object")
+        if event.get(key) is None:
+            raise InvalidConfigError(f"{file}, line {line}: {key} is missing")
         yield line, event
 
 
