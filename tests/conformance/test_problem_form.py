@@ -74,6 +74,10 @@ def measured(**more: Any) -> Problem:
             {"flows": [{"from": "in", "to": "in", "byte_per_s": 1}]},
             "measured.flows[0]: unknown field 'byte_per_s'; did you mean 'bytes_per_s'?",
         ),
+        (
+            {"flows": [{"from": "in", "to": "in", "rows_per_s": rows} for rows in (1, 2)]},
+            "measured.flows[1]: 'in' to 'in' on stream 'default' occurs twice",
+        ),
         ({"tasks": {"4": {}}}, "measured.tasks: task 4 is in no executor"),
         ({"tasks": {"0": {}}}, "measured.tasks: task 0 is in no executor"),
         ({"tasks": {"1": {"busy": 1.5}}}, "measured.tasks.1.busy: expected a number from 0 to 1"),
@@ -164,6 +168,21 @@ def changed(asked: Problem, path: Sequence[str | int], change: Mapping[str, Any]
         (PART, {"kind": "pump"}, "kind: expected one of spout"),
         (PART, {"executors": [[2, 1]]}, "executors[0]: expected [first"),
         (PART, {"executors": [[1, 3], [3, 4]]}, "task 3 is in two"),
+        (
+            PART,
+            {"inputs": [{"from": "__system"}, {"from": "inn"}]},
+            "components[0].inputs[1].from: no component is called 'inn'; did you mean 'in'?",
+        ),
+        (
+            (),
+            {"scheduler": "traffic", "conf": {"traffic.scheduler.search.budget": -1}},
+            "traffic.scheduler.search.budget: must be at least 1000, got -1",
+        ),
+        (
+            (),
+            {"scheduler": "traffic", "conf": {"traffic.scheduler.min.gian": 0.1}},
+            "unknown key traffic.scheduler.min.gian; did you mean traffic.scheduler.min.gain?",
+        ),
     ],
 )
 def test_each_mistake_is_named(path: Sequence[str | int], change: Any, text: str) -> None:

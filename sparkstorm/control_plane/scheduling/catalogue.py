@@ -6,6 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 
 from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.strict import near_name
 from sparkstorm.control_plane.scheduling.blacklist import BlacklistScheduler
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.even import EvenScheduler
@@ -54,11 +55,13 @@ def _plugged_in(path: str, conf: Conf) -> Callable[[], Scheduler]:
         names = ", ".join(sorted([*BUILT_IN, BLACKLIST, JSTORM]))
         raise InvalidConfigError(
             f"storm.scheduler: {path!r} is neither one of {names} nor listed in {ALLOWED_KEY}"
+            f"{near_name(path, [*BUILT_IN, BLACKLIST, JSTORM])}"
         )
     module_name, _, class_name = path.rpartition(".")
     try:
         made: Callable[[], Scheduler] = getattr(import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
+    # TypeError: a path that begins with a dot
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InvalidConfigError(f"storm.scheduler: cannot import {path!r}: {error}") from error
     if not all(callable(getattr(made, verb, None)) for verb in ("prepare", "schedule")):
         raise InvalidConfigError(

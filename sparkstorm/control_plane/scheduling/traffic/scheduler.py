@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from sparkstorm.common.config import check
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.common.model.names import counted
 from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
@@ -51,8 +52,15 @@ class TrafficScheduler:
         self._plans = Plans(self._settings)
 
     def prepare(self, conf: Conf) -> None:
-        """Read the keys traffic.scheduler.*, and machines of isolated topologies by name."""
-        self._settings = TrafficSettings.of_partial(conf)
+        """Read the keys traffic.scheduler.*, and machines of isolated topologies by name;
+        InvalidConfigError where one is unknown or out of range.
+        """
+        own = {
+            key: value
+            for key, value in conf.items()
+            if key.startswith("traffic.scheduler.") and value is not None
+        }
+        self._settings = TrafficSettings.of(check(own, "scheduler traffic"))
         machines = IsolationSettings.of_partial(conf).machines
         self._machines = machines if isinstance(machines, Mapping) else {}
         self._plans = Plans(self._settings)

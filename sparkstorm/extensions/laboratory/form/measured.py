@@ -77,8 +77,16 @@ class MeasuredForm:
     written_per_s: Number = 0.0
 
     def check(self, components: Collection[str], executors: Iterable[ExecutorId]) -> None:
-        """Refuse a component or task that the topology does not have."""
+        """Refuse a component or task that the topology does not have, and a flow given twice."""
+        seen = set()
         for index, flow in enumerate(self.flows):
+            ends = (flow.component, flow.stream, flow.receiver)
+            if ends in seen:
+                words = (
+                    f"{show(flow.component)} to {show(flow.receiver)} on stream {show(flow.stream)}"
+                )
+                raise UnfitValueError(f"{words} occurs twice", "measured", "flows", index)
+            seen.add(ends)
             for key, name in (("from", flow.component), ("to", flow.receiver)):
                 if name not in components:
                     words = f"no component is called {show(name)}{near_name(name, components)}"

@@ -14,6 +14,7 @@ from sparkstorm.common.model.strict import (
     UnfitValueError,
     expected,
     named_errors,
+    near_name,
     one_of,
     read_as,
     reader_of,
@@ -168,6 +169,13 @@ class _StormTopology:
 
     def __post_init__(self) -> None:
         no_duplicates((component.id for component in self.components), "components")
+        names = [component.id for component in self.components]
+        for at, component in enumerate(self.components):
+            for index, source in enumerate(component.inputs):
+                sender = source.component
+                if sender not in names and not sender.startswith("__"):
+                    words = f"no component is called {show(sender)}{near_name(sender, names)}"
+                    raise UnfitValueError(words, "components", at, "inputs", index, "from")
         if self.measured is not None:
             executors = [
                 executor for component in self.components for executor in component.executors
