@@ -122,6 +122,12 @@ def test_clusters_differ_as_they_are_called() -> None:
         ({"cluster": "rack"}, "mixed, racked; did you mean 'racked'?"),
         ({"shapes": "etl", "executors_each": 9}, "shapes: etl has 10 components: executors_each"),
         ({"used": 0.0}, "used: a share above 0 and up to 1 is needed, not 0.0"),
+        ({"used": "half"}, "used: a share above 0 and up to 1 is needed, not 'half'"),
+        ({"num_nodes": 0}, "num_nodes: expected an integer from 1 to 10000000, got 0"),
+        ({"slots_per_node": 0, "seed": 1}, "slots_per_node: expected an integer from 1 to 58836"),
+        ({"workers_each": 1.5}, "workers_each: expected an integer from 1 to 10000000, got 1.5"),
+        ({"shapes": []}, "shapes: give one or more of chain, diamond"),
+        ({"shapes": "random", "executors_each": 1}, "shapes: random has 2 components"),
     ],
 )
 def test_what_cannot_be_generated_is_named(arguments: dict[str, object], text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.assignment import ExecutorId
 from sparkstorm.control_plane.scheduling.catalogue import BUILT_IN, scheduler_by_name
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.even import EvenScheduler
@@ -54,6 +55,15 @@ def test_a_generated_scene_can_be_scheduled_and_measured() -> None:
     assert (measures["executors"], measures["unplaced"], measures["workers"]) == (18, 0, 6)
     assert (measures["most_workers_on_a_node"], measures["fewest_workers_on_a_node"]) == (2, 1)
     assert 0 < measures["crossing_nodes"] < 1
+
+
+def test_executors_that_a_topology_no_longer_has_are_no_places_of_others() -> None:
+    scene = generate(2, 1, 6, 2).scheduled("even")
+    (placed,) = scene.assignments.values()
+    first = min(placed)
+    stale = {ExecutorId(70, 71) if each == first else each: slot for each, slot in placed.items()}
+    rest = replace(scene, assignments={scene.topologies[0].id: stale})
+    assert [row["unplaced"] for row in rest.unplaced()] == [1]
 
 
 def test_rows_name_every_executor_and_where_it_is() -> None:
@@ -144,6 +154,7 @@ def test_a_users_scheduler_is_plugged_in_from_the_allow_list() -> None:
         ("json.Scheduler", "cannot import"),
         ("nodots", "cannot import"),
         ("json.JSONDecoder", "lacks prepare"),
+        ("../json.JSONDecoder", "cannot import"),
     ],
 )
 def test_a_plug_in_that_is_none_is_refused(path: str, text: str) -> None:

@@ -163,6 +163,10 @@ def test_what_a_worker_takes_idle_does_not_grow_with_the_load() -> None:
 
 
 def test_what_cannot_be_predicted_is_named() -> None:
+    with pytest.raises(InvalidConfigError, match="node_bytes_per_s: expected more than 0, got 0"):
+        Network(node_bytes_per_s=0)
+    with pytest.raises(InvalidConfigError, match="node_ms: expected 0 or more, got nan"):
+        Network(node_ms=float("nan"))
     with pytest.raises(InvalidConfigError, match="'topology-00000' was not measured"):
         predict(generate(2, 1, 3, 1).scheduled("even"))
     with pytest.raises(

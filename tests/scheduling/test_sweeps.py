@@ -92,6 +92,11 @@ def test_a_small_problem_is_compared_with_the_optimum() -> None:
     assert distance(bare.scheduled("default")) is None, "nothing was measured"
 
 
+def test_one_scheduler_may_be_a_name_alone() -> None:
+    (row,) = sweep("even", [1], {"num_nodes": [2]}, progress=False).rows
+    assert row["scheduler"] == "even"
+
+
 def test_time_is_in_a_row_where_it_is_asked_for() -> None:
     (row,) = sweep(["even"], [1], {"num_nodes": [2]}, timed=True, progress=False).rows
     assert row["seconds"] >= 0.0
@@ -103,6 +108,10 @@ def test_time_is_in_a_row_where_it_is_asked_for() -> None:
 def test_what_cannot_be_swept_is_named_in_any_number_of_processes() -> None:
     with pytest.raises(InvalidConfigError, match="parameters: there is no 'shape', only num_nodes"):
         sweep(["even"], [1], {"shape": ["chain"]})
+    with pytest.raises(InvalidConfigError, match=r"shapes is to have a list of values, .*chain"):
+        sweep(["even"], [1], {"shapes": "chain"})
+    with pytest.raises(InvalidConfigError, match=r"num_nodes is to have a list of values, .*4"):
+        sweep(["even"], [1], {"num_nodes": 4})  # type: ignore[dict-item]
     for processes in (1, 2):
         with pytest.raises(SparkStormError, match="shapes: there is no 'chian', only chain"):
             sweep(["even"], [1, 2], {"shapes": ["chian"]}, processes=processes, progress=False)
@@ -135,6 +144,8 @@ def test_a_ratio_is_to_the_same_seed_and_one_by_nothing_is_left_out() -> None:
         found.summary(["cost"], ratios=["cost"], to="even")
     with pytest.raises(InvalidConfigError, match="columns: there is no 'costs', only seed"):
         found.summary(["costs"])
+    with pytest.raises(InvalidConfigError, match="columns: scheduler has texts"):
+        found.summary(["scheduler"])
 
 
 def test_a_table_goes_to_csv_and_latex(tmp_path: Path) -> None:

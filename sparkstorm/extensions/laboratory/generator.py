@@ -21,7 +21,7 @@ from sparkstorm.control_plane.scheduling.records import (
     SupervisorView,
     TopologyView,
 )
-from sparkstorm.extensions.laboratory.scene import Scene, check_known
+from sparkstorm.extensions.laboratory.scene import Scene, check_known, checked_whole
 
 CLUSTERS = ("homogeneous", "mixed", "racked")
 MEMORY_MB = 128.0  # asked for by each executor, the key's default
@@ -29,6 +29,9 @@ _WINDOW_MS = 300_000
 _SETTLED_MS = 3_600_000
 _BARE_NODE = (65_536.0, 3_200.0)  # MB, and percent of a core
 _WORKER_LOAD = 50.0  # percent of a core
+_MOST = 10_000_000
+_FIRST_PORT = 6700
+_MOST_SLOTS = 65_536 - _FIRST_PORT
 _MEMORY_ROOM = 2.0  # nodes are half as full of memory as of CPU
 CPU_KEY = "topology.component.cpu.pcore.percent"
 MEMORY_KEY = "topology.component.resources.onheap.memory.mb"
@@ -139,7 +142,15 @@ def generate(
     """
     kind = cluster or ("homogeneous" if seed is None else "mixed")
     check_known(kind, CLUSTERS, "cluster")
-    if not 0.0 < used <= 1.0:
+    for name, number, most in (
+        ("num_nodes", num_nodes, _MOST),
+        ("num_topologies", num_topologies, _MOST),
+        ("executors_each", executors_each, _MOST),
+        ("workers_each", workers_each, _MOST),
+        ("slots_per_node", slots_per_node, _MOST_SLOTS),
+    ):
+        checked_whole(number, name, most)
+    if isinstance(used, str) or not 0.0 < used <= 1.0:
         raise InvalidConfigError(f"used: a share above 0 and up to 1 is needed, not {show(used)}")
     names = [f"topology-{index:05}" for index in range(num_topologies)]
     topologies: tuple[TopologyView, ...]
@@ -149,6 +160,8 @@ def generate(
     else:
         dice = Random(seed or 0)
         wanted = [shapes] if isinstance(shapes, str) else list(shapes)
+        if not wanted:
+            raise InvalidConfigError(f"shapes: give one or more of {', '.join(SHAPES)}")
         topologies = tuple(
             topology_of(dice, name, wanted[at % len(wanted)], executors_each, workers_each)
             for at, name in enumerate(names)
@@ -181,7 +194,7 @@ def _node(index: int, slots: int, seed: int, kind: str, whole: Sequence[float]) 
     return SupervisorView(
         f"node-{index:05}",
         f"host-{index:05}",
-        tuple(range(6700, 6700 + ports)),
+        tuple(range(_FIRST_PORT, _FIRST_PORT + ports)),
         f"rack-{rack:04}",
         3_600_000,
         resources,
@@ -219,15 +232,12 @@ def topology_of(
     """Return a topology of a shape. Executors beyond one of each component are dealt at random."""
     check_known(shape, SHAPES, "shapes")
     if shape == "random":
+        _check_width(shape, 2, num_executors)
         return _finished(
             random_topology(dice, num_executors, (2, min(8, num_executors))), name, workers
         )
     parts = _SHAPES[shape](dice, num_executors)
-    if len(parts) > num_executors:
-        raise InvalidConfigError(
-            f"shapes: {shape} has {len(parts)} components: executors_each is to be that or more, "
-            f"not {num_executors}"
-        )
+    _check_width(shape, len(parts), num_executors)
     widths = [1] * len(parts)
     for _ in range(num_executors - len(parts)):
         widths[dice.randrange(len(parts))] += 1
@@ -239,6 +249,14 @@ def topology_of(
         emitted.append(arrived * part.selectivity)
         builder.add(part.name, width, rates, part.grouping, emitted[-1])
     return _finished(builder.topology(), name, workers)
+
+
+def _check_width(shape: str, components: int, num_executors: int) -> None:
+    if components > num_executors:
+        raise InvalidConfigError(
+            f"shapes: {shape} has {components} components: executors_each is to be that or more, "
+            f"not {num_executors}"
+        )
 
 
 def random_topology(dice: Random, most: int, components: tuple[int, int] = (2, 4)) -> TopologyView:

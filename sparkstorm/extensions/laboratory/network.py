@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
@@ -28,6 +28,8 @@ from sparkstorm.control_plane.scheduling.records import ComponentView, TopologyV
 from sparkstorm.control_plane.scheduling.resource.resources import CPU
 from sparkstorm.control_plane.scheduling.traffic.problem import Demand, Placed
 from sparkstorm.extensions.laboratory.scene import Row, Scene
+
+_DIVISORS = ("node_bytes_per_s", "rack_bytes_per_s", "cores_per_worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,14 @@ class Network:
     us_per_kb: float = 1.0  # and for 1,000 bytes of it
     cores_per_worker: float = 1.0  # executors of a worker share one core
     idle_cores: float = 0.0  # of a worker without rows
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            value = getattr(self, part.name)
+            is_divisor = part.name in _DIVISORS
+            if not 0.0 <= value < math.inf or (is_divisor and not value):
+                least = "more than 0" if is_divisor else "0 or more"
+                raise InvalidConfigError(f"{part.name}: expected {least}, got {show(value)}")
 
     def serialising(self, rows: float, size: float) -> float:
         """Return the cores that one end needs for so many rows and bytes a second."""
@@ -211,7 +221,7 @@ def _checked(topology: TopologyView, scene: Scene) -> Placed:
     if topology.measured is None:
         raise InvalidConfigError(f"{show(topology.id)} was not measured: nothing can be predicted")
     placed = scene.assignments.get(topology.id, {})
-    if missing := len(topology.executors) - len(placed):
+    if missing := sum(executor not in placed for executor in topology.executors):
         raise InvalidConfigError(
             f"{show(topology.id)} has {counted(missing, 'executor')} without a place"
         )

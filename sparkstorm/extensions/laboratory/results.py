@@ -59,6 +59,9 @@ class Sweep:
         """
         for name in (*values, *by, *ratios):
             check_known(name, self._names, "columns")
+        for name in (*values, *ratios):
+            if any(isinstance(row[name], str) for row in self.rows):
+                raise InvalidConfigError(f"columns: {name} has texts, of which there is no mean")
         groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in self._divided(ratios, to) if ratios else self.rows:
             groups.setdefault(tuple(row[name] for name in by), []).append(row)

@@ -156,7 +156,9 @@ class Scene:
             )
         changed = _resized(topology, executors or {})
         workers = (
-            topology.num_workers if num_workers is None else _whole(num_workers, "num_workers")
+            topology.num_workers
+            if num_workers is None
+            else checked_whole(num_workers, "num_workers")
         )
         own_conf = {**topology.conf, **(conf or {}), "topology.workers": workers}
         changed = replace(changed, num_workers=workers, conf=own_conf)
@@ -286,8 +288,9 @@ class Scene:
         """
         rows = []
         for topology in self.topologies:
-            missing = len(topology.executors) - len(self.assignments.get(topology.id, {}))
-            if missing > 0:
+            placed = self.assignments.get(topology.id, {})
+            missing = sum(executor not in placed for executor in topology.executors)
+            if missing:
                 reason = self.reason_by_topology.get(topology.id)
                 rows.append({"topology": topology.id, "unplaced": missing, "reason": reason})
         return rows
@@ -422,7 +425,8 @@ def _topology_row(topology: TopologyView) -> Row:
     return {**row, "conf": conf, "components": parts, **measured}
 
 
-def _whole(number: int, name: str, most: int = 2**31 - 1) -> int:
+def checked_whole(number: int, name: str, most: int = 2**31 - 1) -> int:
+    """Return a whole number from 1 to `most`; InvalidConfigError names it where it is none."""
     with named_errors(InvalidConfigError, name):
         return int(whole(1, most)(number))
 
@@ -438,7 +442,7 @@ def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyVi
                 f"executors: there is no component {show(name)}, only {_some(parts)}"
             )
         tasks = [task for executor in parts[name].executors for task in executor.tasks]
-        count = _whole(number, f"executors.{name}", max(len(tasks), 1))
+        count = checked_whole(number, f"executors.{name}", max(len(tasks), 1))
         chunks = partition_fixed(count, sorted(tasks))
         parts[name] = replace(
             parts[name], executors=tuple(ExecutorId(chunk[0], chunk[-1]) for chunk in chunks)
@@ -498,7 +502,8 @@ def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -
     A scheduler that raises, because a setting is missing or by its own fault, has a row with
     the reason only.
     """
-    return [_compared(scene, name, conf) for name in schedulers]
+    names = [schedulers] if isinstance(schedulers, str) else schedulers
+    return [_compared(scene, name, conf) for name in names]
 
 
 def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:

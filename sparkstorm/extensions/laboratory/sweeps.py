@@ -64,9 +64,14 @@ def sweep(
     rows have the seconds of CPU of the first round, which differ from run to run. A progress bar is
     drawn on a terminal. InvalidConfigError names what cannot be.
     """
-    wanted = {name: list(values) for name, values in (parameters or {}).items()}
-    for name in wanted:
+    for name, values in (parameters or {}).items():
         check_known(name, _PARAMETERS, "parameters")
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise InvalidConfigError(
+                f"parameters: {name} is to have a list of values, such as [{values!r:.40}]"
+            )
+    wanted = {name: list(values) for name, values in (parameters or {}).items()}
+    schedulers = [schedulers] if isinstance(schedulers, str) else schedulers
     chosen = [dict(zip(wanted, each, strict=True)) for each in product(*wanted.values())]
     task = {"schedulers": list(schedulers), "conf": dict(conf or {}), "timed": timed}
     jobs = [task | {"seed": int(seed), "chosen": each} for seed in seeds for each in chosen]
