@@ -133,6 +133,18 @@ def test_a_source_at_its_end_leaves_everything_as_it_is() -> None:
     assert part_of(found, "lines").why == "its source is at its end"
 
 
+def test_a_bottleneck_behind_a_source_at_its_end_holds_nothing_back() -> None:
+    """Its key was hot in the minutes that were measured; no row is wanted of it any more."""
+    load = chain(500, 500, executors=(1, 1, 2), tasks=4)
+    hot = component(
+        "count", 500, 0.0025, 2, 4, {"split": 500}, shares=(0.7, 0.1, 0.1, 0.1), is_keyed=True
+    )
+    ended = with_part(load, "lines", source=Source(0, is_exhausted=True))
+    found = plan(with_part(ended, "count", tasks=hot.tasks), BOUNDS)
+    assert "a hot key" in part_of(found, "count").bottleneck
+    assert not found.is_change
+
+
 def test_a_component_that_did_nothing_keeps_its_executors() -> None:
     found = plan(chain(100, ratios=(0.0, 1.0), executors=(1, 2, 3), workers=2), BOUNDS)
     assert part_of(found, "split").wanted == 2

@@ -67,8 +67,9 @@ def plan(load: TopologyLoad, bounds: Bounds, stays: str = "") -> Plan:
             named[part.id] = found
     # What cannot get through a bottleneck reaches no other component: executors for it would grow
     # with the backlog for ever.
-    through = min((most / wanted[name] for name, (_, most) in named.items()), default=1.0)
-    through = min(1.0, through)
+    # One that is to have no rows, behind a source at its end, holds nothing back.
+    shares = [most / wanted[name] for name, (_, most) in named.items() if wanted[name]]
+    through = min(1.0, *shares) if shares else 1.0
     parts = tuple(
         _component(part, through * wanted[part.id], bounds, blocked, named.get(part.id))
         for part in load.components
