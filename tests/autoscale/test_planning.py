@@ -253,6 +253,14 @@ def test_workers_keep_their_limits_and_say_what_is_missing() -> None:
     assert plan(chain(10), Bounds(min_workers=3)).wanted_workers == 3
 
 
+def test_workers_are_no_more_than_executors_whatever_is_their_least_number() -> None:
+    """Workers that no scheduler could fill would be asked for in each grace period."""
+    found = plan(chain(100), Bounds(min_workers=5))
+    assert found.wanted_workers == 3
+    assert found.shortage == "topology.autoscale.min.workers is 5, and it has 3 executors"
+    assert not plan(chain(100, workers=4), Bounds(min_workers=5)).is_change
+
+
 def test_no_worker_has_more_than_the_band_though_the_mean_is_low() -> None:
     """Dealt in turn, the two heavy executors of four would meet in one of two workers."""
     parts = (

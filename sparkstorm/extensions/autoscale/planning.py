@@ -308,9 +308,16 @@ def _with_workers(
     ):
         number, why = now, "nothing is read, so nothing can be measured"
     allowed = max(bounds.min_workers, min(number, bounds.max_workers or number))
-    given = min(allowed, max(load.slots, load.workers))
+    # A worker without an executor is none; one with an acker alone may be there already.
+    filled = min(allowed, max(len(costs), now))
+    given = min(filled, max(load.slots, load.workers))
     shortage = ""
-    if given < allowed:
+    if given == filled < bounds.min_workers:
+        shortage = (
+            f"topology.autoscale.min.workers is {bounds.min_workers}, and it has "
+            f"{counted(len(costs), 'executor')}"
+        )
+    elif given < allowed:
         shortage = (
             f"it needs {counted(allowed, 'worker')} and {counted(load.slots, 'slot')} are there for it: "
             "start a cluster with a greater sparkstorm.supervisors"
