@@ -28,6 +28,16 @@ _DAY_MS = 86_400_000
 _MISSING: Any = object()
 # places in the state
 _CELL = "window"
+# what the builder, workers and replays read of a bolt
+_OF_BOLT = (
+    "input_key",
+    "blocking",
+    "order_insensitive",
+    "state_version",
+    "migrate_state",
+    "state_key_type",
+    "state_type",
+)
 _ROW = "window row"
 
 
@@ -128,8 +138,9 @@ class CalendarBolt(TimedBolt):
         self._time_field: str | None = None
         self.outputs = bolt.outputs
         self.key_fields = bolt.key_fields
-        if hasattr(bolt, "input_key"):
-            self.input_key = bolt.input_key
+        for name in _OF_BOLT:
+            if hasattr(bolt, name):
+                setattr(self, name, getattr(bolt, name))
         if settings.timestamp_field is not None:
             self.with_timestamp_field(settings.timestamp_field)
         if settings.lag_ms:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -264,6 +265,38 @@ def test_late_rows_and_timers_of_the_bolt_go_their_way() -> None:
     assert [row[2] for row in done.values("daily", "late")] == [day_ms]
 
 
+class Remembers(Members):
+    """Keeps the number of windows beyond them."""
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        self.state.add("windows", 1)
+        super().execute(window, collector)
+
+
+class RemembersTwice(Members):
+    state_version = 2
+
+    def migrate_state(self, state: Any, version: int) -> None:
+        state["windows"] = [state["windows"], version]
+
+
+def test_the_state_of_the_bolt_goes_on_in_another_form(tmp_path: Path) -> None:
+    for bolt, saved in ((Remembers(), None), (RemembersTwice(), tmp_path / "saved")):
+        spout, builder = FeederSpout(FIELDS), TopologyBuilder()
+        builder.set_spout("rows", spout)
+        daily = CalendarBolt(bolt.with_key("user"), local_day("UTC")).with_timestamp_field("at_ms")
+        builder.set_bolt("daily", daily, inputs="rows")
+        with LocalCluster() as cluster:
+            cluster.submit(builder.build(), from_checkpoint=saved)
+            for at_ms in (5, 30 * HOUR_MS, 31 * HOUR_MS):
+                spout.feed(["a", 1, at_ms])
+            cluster.run_until_idle()
+            if saved is None:
+                cluster.savepoint(tmp_path / "saved")
+            state = cluster.state("daily")
+    assert state["windows"] == [1, 1] and ("window", 24 * HOUR_MS, "a") in state
+
+
 @pytest.mark.parametrize("at_ms", range(0, 60, 12))
 def test_no_window_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
     shape = local_day("Europe/Berlin")
@@ -319,6 +352,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a number for an offset": (
         lambda: local_month("UTC", 6),  # type: ignore[arg-type]
         "local_month: offset is 6; write a Duration, as Duration.hours(6)",
+    ),
+    "a bolt that blocks": (
+        lambda: topology(type("Blocks", (Sums,), {"blocking": True})(), local_day("UTC")),
+        "component 'daily': bolts with windows or timers cannot be blocking",
     ),
     "no windowed bolt": (
         lambda: CalendarBolt(CaptureBolt(), local_day("UTC")),  # type: ignore[arg-type]
