@@ -101,6 +101,7 @@ class SqlSink(TransactionalSink):
         self._name = plain_name(table, "SqlSink")
         self._schema = schema
         self._fields = None if fields is None else list(fields)
+        self._first: set[str] = set()  # fields of the first row, where they are the columns
         self.input_fields = tuple(self._fields or self._key)
 
     def open(self, conf: Conf, context: TopologyContext) -> None:
@@ -121,7 +122,13 @@ class SqlSink(TransactionalSink):
 
     def write(self, tup: Tuple) -> None:
         """Keep a row."""
-        self._fields = self._fields or list(tup.fields)
+        if not self._fields:
+            self._fields = list(tup.fields)
+            self._first = set(tup.fields)
+        elif self._first and self._first != set(tup.fields):
+            raise ValueError(
+                f"a row of {', '.join(tup.fields)} in a table that gets {', '.join(self._fields)}: name the columns by fields=[...]"
+            )
         for name in self._fields:
             if isinstance(value := tup[name], list | dict | set | frozenset):
                 raise ValueError(

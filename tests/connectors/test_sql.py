@@ -123,6 +123,16 @@ def test_rows_that_break_constraints_are_parked_and_the_others_stay(database: Pa
     assert any("field 'text' is a list, which no column holds" in reason for _, reason in reasons)
 
 
+def test_rows_of_two_streams_have_the_same_columns(database: Path) -> None:
+    sink = SqlSink(f"sqlite:///{database}", "t")
+    sink._open_as("rows")
+    for fields in (("a", "b"), ("b", "a")):
+        sink.write(Tuple((1, 2), 0, Source("rows", 1, "default", fields)))
+    for other in (("a",), ("a", "b", "c")):
+        with pytest.raises(ValueError, match="in a table that gets a, b: name the columns by fie"):
+            sink.write(Tuple((1, 2, 3)[: len(other)], 0, Source("rows", 1, "default", other)))
+
+
 def test_rows_that_the_driver_or_a_column_has_no_form_for_are_parked_and_times_are_in_utc(
     tmp_path: Path,
 ) -> None:
