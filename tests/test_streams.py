@@ -57,6 +57,10 @@ def count(tup: Tuple, state: KeyValueState) -> Iterator[Any]:
     yield tup["word"], state.add(tup["word"], 1)
 
 
+async def is_asked(tup: Tuple) -> bool:
+    return False
+
+
 def words() -> Stream:
     return stream(lines).flat_map(split, "word", "at_ms", parallelism=2).filter(is_long)
 
@@ -184,6 +188,30 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an unknown option": (
         lambda: words().window(tumbling(seconds=1), times="at_ms").fold(total, initial=0),
         "window(...) has no option 'times' here; it has time, lag, lateness, late_stream, merge",
+    ),
+    "a filter that is awaited by nobody": (
+        lambda: words().filter(is_asked),
+        "component 'is_asked': filter takes a function that returns its result; one with yield or async is",
+    ),
+    "a filter with a yield": (
+        lambda: words().filter(split),
+        "component 'split': filter takes a function that returns its result",
+    ),
+    "a map with a yield": (
+        lambda: words().map(split, "word", "at_ms"),
+        "component 'split': map takes a function that returns its result",
+    ),
+    "a map of a field": (
+        lambda: words().map("word", "word", name="x"),  # type: ignore[arg-type]
+        "component 'x': map takes a function of a tuple, not 'word'",
+    ),
+    "a map without fields": (
+        lambda: words().map(upper),
+        "component 'upper': map needs the names of its fields",
+    ),
+    "a merge with a stream with a key": (
+        lambda: words().merge(words().key_by("word")),  # type: ignore[arg-type]
+        "merge takes streams without keys, not a KeyedStream; write .key_by(...) behind it",
     ),
     "a filter of different fields": (
         lambda: stream(lines).merge(stream(lines, name="b").map(upper, "word")).filter(is_long),

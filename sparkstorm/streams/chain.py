@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Literal
 
 from sparkstorm.api import (
@@ -103,7 +104,11 @@ class Stream:
         self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
     ) -> Stream:
         """Make a row of each tuple."""
-        return self._then(_name(function, name), MapBolt(function, _outputs(outputs)), parallelism)
+        name = _name(function, name)
+        _check_plain(f"component '{name}': map", function)
+        if not outputs:
+            raise InvalidTopologyError(f"component '{name}': map needs the names of its fields")
+        return self._then(name, MapBolt(function, _outputs(outputs)), parallelism)
 
     def flat_map(
         self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
@@ -116,11 +121,10 @@ class Stream:
 
     def filter(self, function: Function, *, name: str = "", parallelism: int = 1) -> Stream:
         """Let those tuples go on for which a function is true."""
-        return self._then(
-            _name(function, name),
-            FilterBolt(function, self._fields(f"component '{_name(function, name)}': filter")),
-            parallelism,
-        )
+        name = _name(function, name)
+        _check_plain(f"component '{name}': filter", function)
+        fields = self._fields(f"component '{name}': filter")
+        return self._then(name, FilterBolt(function, fields), parallelism)
 
     def side(self, stream: str) -> Stream:
         """Go on from another stream of the last step, such as its late stream."""
@@ -142,6 +146,10 @@ class Stream:
 
     def merge(self, *others: Stream) -> Stream:
         """Put streams with the same fields together."""
+        if stray := [other for other in others if not isinstance(other, Stream)]:
+            raise InvalidTopologyError(
+                f"merge takes streams without keys, not a {type(stray[0]).__name__}; write .key_by(...) behind it"
+            )
         streams = (self, *others)
         pairs = [pair for one in streams for pair in _pairs(one.steps, one.streams)]
         return Stream(tuple(step for step, _ in pairs), tuple(name for _, name in pairs))
@@ -443,6 +451,17 @@ def _name(of: Any, name: str) -> str:
             f"a step has no name, since its function is {show(function_name)}: write a def, or give name='...'"
         )
     return function_name
+
+
+def _check_plain(who: str, function: Any) -> None:
+    """Refuse what cannot be called, and a function whose call runs nothing: its result is true."""
+    if not callable(function):
+        raise InvalidTopologyError(f"{who} takes a function of a tuple, not {show(function)}")
+    kinds = (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction)
+    if any(is_kind(function) for is_kind in kinds):
+        raise InvalidTopologyError(
+            f"{who} takes a function that returns its result; one with yield or async is for flat_map"
+        )
 
 
 def _outputs(outputs: tuple[Field, ...]) -> Any:
