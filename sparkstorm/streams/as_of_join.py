@@ -95,10 +95,12 @@ class AsOfJoinBolt(KeyedJoin):
             self._emit_alone(0, row, at_ms, collector)
         elif self._is_timed:
             # A version of the same time may follow; the timer comes before any later row.
-            waiting = self.state.get((*key, _WAITING), [])
-            if not waiting:
+            # Each in an entry: one list of them would be copied for each row.
+            number = self.state.get((*key, _WAITING), 0)
+            if not number:
                 self.timers.set_event_timer((*key, _WAITING), at_ms + 1)
-            self.state.put((*key, _WAITING), [*waiting, row])
+            self.state.put((*key, _WAITING, number), row)
+            self.state.put((*key, _WAITING), number + 1)
         else:
             self._look_up(key, [row], at_ms, collector)
 
@@ -107,8 +109,10 @@ class AsOfJoinBolt(KeyedJoin):
         *parts, what = timer.name
         key = tuple(parts)
         if what == _WAITING:
-            waiting = self.state[(*key, _WAITING)]
-            self.state.delete((*key, _WAITING))
+            places = [(*timer.name, number) for number in range(self.state[timer.name])]
+            waiting = [self.state[place] for place in places]
+            for place in (*places, timer.name):
+                self.state.delete(place)
             self._look_up(key, waiting, timer.at_ms - 1, collector)
         else:
             self.state.delete(state_place(key))

@@ -5,13 +5,14 @@ refuses.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkstorm.api import Duration, InvalidTopologyError, TopologyBuilder
+from sparkstorm.api import Duration, InvalidTopologyError, Source, TopologyBuilder, Tuple
 from sparkstorm.streams import AsOfJoinBolt
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
 from tests.streams.joining import (
@@ -94,6 +95,27 @@ def test_a_version_ends_with_its_age_and_a_deleted_key_is_gone() -> None:
         versions = cluster.state("join")
         assert sorted(key for key in versions if isinstance(key, int)) == [*range(28, 37), 38]
         assert versions[30] == {"at_ms": 30, "row": {"k": 30, "r": 30, "at": 30}}
+
+
+def test_rows_of_one_time_are_stored_one_by_one() -> None:
+    """Else a busy key with times of whole days would copy all rows of a day for each."""
+
+    class Noted(dict[Any, Any]):
+        def put(self, key: Any, value: Any) -> None:
+            self[key] = value
+            sizes.append(len(repr(value)))
+
+    sizes: list[int] = []
+    fields = {("left", "default"): tuple(LEFT), ("right", "default"): tuple(RIGHT)}
+    join = joined("left", None)
+    join._check_inputs("join", fields)
+    join.timers = cast(Any, SimpleNamespace(set_event_timer=lambda name, at_ms: None))
+    join.prepare({}, None)
+    join.init_state(cast(Any, Noted()))
+    for _ in range(100):
+        tup = Tuple((1, 1, 5), 0, Source("left", 1, "default", tuple(LEFT)))
+        join.execute(tup, cast(Any, None))
+    assert max(sizes) == len(repr([1, 1, 5]))
 
 
 def test_a_table_is_joined_by_a_foreign_key() -> None:
