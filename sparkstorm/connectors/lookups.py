@@ -180,8 +180,12 @@ class RedisLookup:
     def open(self, fields: Fields, context: TopologyContext) -> None:
         """Connect to nothing yet."""
         self._fields = list(fields)
-        types = fields if isinstance(fields, Mapping) else {}
-        self._readers = [_READERS.get(types.get(name, ""), bytes.decode) for name in fields]
+        types = fields if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
+        if stray := [name for name, kind in types.items() if kind not in _READERS]:
+            raise InvalidConfigError(
+                f"RedisLookup: field '{stray[0]}' is {show(types[stray[0]])}; of a text it can make {', '.join(_READERS)}"
+            )
+        self._readers = [_READERS[kind] for kind in types.values()]
         self._client: Any = None
         if self._is_text and len(self._fields) != 1:
             raise InvalidConfigError(
@@ -343,9 +347,9 @@ class HttpLookup:
 
 
 _READERS: dict[str, Any] = {
-    "bigint": int,
-    "int": int,
-    "double": float,
+    **dict.fromkeys(("any", "string"), bytes.decode),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
+    **dict.fromkeys(("float", "double"), float),
     "boolean": lambda value: value.lower() in (b"1", b"true", b"t", b"yes"),
 }
 

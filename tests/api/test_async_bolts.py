@@ -136,6 +136,29 @@ async def two_values(tup: Any) -> Any:
     yield row
 
 
+def test_a_row_that_comes_after_the_coroutine_has_ended_is_an_error() -> None:
+    errors: Shared[list[str]] = Shared([])
+
+    class Forgets(AsyncBolt):
+        outputs = ("n",)
+
+        async def process(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+            self.open = asyncio.create_task(self.later(collector))
+
+        async def later(self, collector: BasicOutputCollector) -> None:
+            await asyncio.sleep(0)
+            try:
+                collector.emit((1,))
+            except RuntimeError as error:
+                errors.value.append(str(error))
+
+        async def stop(self) -> None:
+            await self.open
+
+    done = complete_topology(topology(Forgets()), {"numbers": [[1]]})
+    assert done["async"] == [] and "await what emits" in errors.value[0]
+
+
 def test_a_row_of_another_width_fails_its_input() -> None:
     rows = complete_topology(topology(two_values), {"numbers": [[1]]}, conf=ONCE)
     (letter,) = rows.dead_letters

@@ -276,6 +276,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda: opened(RedisLookup("redis://host", "{}", text=True)),
         "RedisLookup: a text is one field, and 2 are wanted: country, age",
     ),
+    "a type that no text has": (
+        lambda: opened(RedisLookup("redis://host", "{}"), {"born": "date"}),
+        "RedisLookup: field 'born' is 'date'; of a text it can make any, string, tinyint",
+    ),
     "another scheme": (
         lambda: HttpLookup("ftp://host/{}"),
         "HttpLookup: 'ftp://host/{}' is no URL of the form https://host/path/{}",

@@ -147,11 +147,18 @@ class _Call:
 
     def emit(self, values: Values, stream: str = "default") -> None:
         row = tuple(values)
-        self._rows.append(lambda collector: collector.emit(row, self.tup, stream))
+        self._add(lambda collector: collector.emit(row, self.tup, stream))
 
     def emit_direct(self, task: int, values: Values, stream: str = "default") -> None:
         row = tuple(values)
-        self._rows.append(lambda collector: collector.emit_direct(task, row, self.tup, stream))
+        self._add(lambda collector: collector.emit_direct(task, row, self.tup, stream))
+
+    def _add(self, row: Callable[[OutputCollector], None]) -> None:
+        if self.is_done:
+            raise RuntimeError(
+                "the coroutine of this tuple has ended, and its rows have left: await what emits"
+            )
+        self._rows.append(row)
 
     def report_error(self, error: BaseException | str) -> None:
         self._reports.append(error)
