@@ -3,6 +3,7 @@ each other.
 """
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -160,4 +161,6 @@ def test_bytes_between_racks_are_some_of_those_between_nodes_and_workers(
     found = costs(scene)
     parts = ("bytes_between_racks", "bytes_between_nodes", "bytes_between_workers", "bytes")
     amounts = [found[name] for name in parts]
-    assert amounts == sorted(amounts) and amounts[0] >= 0.0
+    # sums of floats, in different orders
+    assert all(part <= whole * (1 + 1e-12) for part, whole in pairwise(amounts))
+    assert amounts[0] >= 0.0

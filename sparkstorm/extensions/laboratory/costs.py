@@ -40,8 +40,7 @@ def costs(scene: Scene) -> Row:
         total += problem.total
         nodes += traffic.nodes
         workers += traffic.nodes + traffic.workers
-        # what a rack's weight of two adds
-        between_racks += problem.traffic(placed, racks, 2.0).nodes - traffic.nodes
+        between_racks += traffic.racks
     loads = node_loads(scene)
     mean = sum(loads.values()) / len(loads) if loads else 0.0
     busiest = max(loads.values(), default=0.0)

@@ -33,6 +33,7 @@ class Traffic:
     total: float
     nodes: float  # between nodes, those between racks as often as they weigh
     workers: float  # between workers of a node
+    racks: float  # part of `nodes`, once
 
 
 class Demand:
@@ -158,7 +159,7 @@ class TrafficProblem:
     def traffic(
         self, placed: Placed, racks: Mapping[str, str | None], rack_weight: float = 1.0
     ) -> Traffic:
-        """Return the bytes a second between nodes and between workers of a node."""
+        """Return the bytes a second between racks, nodes, and workers of a node."""
         in_slots = _inside(self.flows, placed)
         in_nodes = _inside(self.flows, {each: slot.node for each, slot in placed.items()})
         by_rack = {each: racks.get(slot.node) for each, slot in placed.items()}
@@ -168,8 +169,9 @@ class TrafficProblem:
             for flow in self.flows
         ]
         total = sum(known)
-        nodes = (in_racks - in_nodes) + rack_weight * (total - in_racks)
-        return Traffic(total, max(0.0, nodes), max(0.0, in_nodes - in_slots))
+        between_racks = max(0.0, total - in_racks)
+        nodes = max(0.0, in_racks - in_nodes) + rack_weight * between_racks
+        return Traffic(total, nodes, max(0.0, in_nodes - in_slots), between_racks)
 
     def shared_with_node(self, executor: ExecutorId, placed: Placed) -> tuple[float, float]:
         """Return the bytes a second of an executor with those of its node, and with all."""
