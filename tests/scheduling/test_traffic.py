@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.assignment import TopologyBase
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.status import TopologyStatus
@@ -258,6 +259,11 @@ def test_one_that_may_join_no_worker_that_stays_moves_the_others_together() -> N
     view = scheduled(cluster(nodes, [topology("t", parts, 2, conf=conf)], placed))
     found = places(view, "t")
     assert found[1, 1] == found[3, 3] != found[2, 2]
+
+
+def test_a_number_of_machines_that_is_none_is_named() -> None:
+    with pytest.raises(InvalidConfigError, match=r"isolation\.scheduler\.machines: t: .*'2'"):
+        scheduler_by_name("traffic", {"isolation.scheduler.machines": {"t": "2"}})
 
 
 def test_an_isolated_topology_shares_no_machine() -> None:

@@ -4,6 +4,7 @@ rest, so that an experiment cannot slow down what production depends on.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
@@ -17,6 +18,16 @@ from sparkstorm.control_plane.scheduling.settings import IsolationSettings
 from sparkstorm.control_plane.scheduling.view import ClusterView
 
 MACHINES_KEY = "isolation.scheduler.machines"
+
+
+def checked_machines(machines: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of machines by topology; InvalidConfigError names one that is none."""
+    for name, count in machines.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidConfigError(
+                f"{MACHINES_KEY}: {name}: expected a positive integer, got {count!r}"
+            )
+    return dict(machines)
 
 
 def worker_specs(topology: TopologyView) -> list[frozenset[ExecutorId]]:
@@ -65,12 +76,7 @@ class IsolationScheduler:
             raise InvalidConfigError(
                 f"{MACHINES_KEY}: expected a map of topology name to machines, got {machines!r}"
             )
-        for name, count in machines.items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise InvalidConfigError(
-                    f"{MACHINES_KEY}: {name}: expected a positive integer, got {count!r}"
-                )
-        self._machines = dict(machines)
+        self._machines = checked_machines(machines)
         self._rules = DefaultRules.of(conf)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:

@@ -15,6 +15,7 @@ from functools import cached_property
 from sparkstorm.common.config import check
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.common.model.names import counted
+from sparkstorm.control_plane.scheduling.isolation import checked_machines
 from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
 from sparkstorm.control_plane.scheduling.records import Conf, Topologies, TopologyView
 from sparkstorm.control_plane.scheduling.settings import IsolationSettings, TrafficSettings
@@ -62,7 +63,7 @@ class TrafficScheduler:
         }
         self._settings = TrafficSettings.of(check(own, "scheduler traffic"))
         machines = IsolationSettings.of_partial(conf).machines
-        self._machines = machines if isinstance(machines, Mapping) else {}
+        self._machines = checked_machines(machines) if isinstance(machines, Mapping) else {}
         self._plans = Plans(self._settings)
 
     def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
