@@ -278,6 +278,18 @@ def test_an_isolated_topology_shares_no_machine() -> None:
     assert not view.placement("z").num_missing
 
 
+def test_a_machine_is_a_host_though_it_has_two_supervisors() -> None:
+    nodes = [supervisor(name, 1, 2, host="h", cpu=400.0) for name in ("n1", "n2")]
+    nodes.append(supervisor("n3", 1, 2, cpu=400.0))
+    alone = replace(chain(2, conf={"topology.isolate.machines": 1}), id="alone", name="alone")
+    view = scheduled(cluster(nodes, [alone, replace(chain(2), id="z", name="z")]))
+    hosts = [
+        {view.host_of(slot.node) for slot in view.placement(name).executors_by_slot}
+        for name in ("alone", "z")
+    ]
+    assert hosts[0] and hosts[1] and hosts[0].isdisjoint(hosts[1])
+
+
 def test_a_rack_is_a_distance() -> None:
     """Two nodes are needed; those of one rack are taken though another pair comes first by name."""
     nodes = [

@@ -101,14 +101,14 @@ def nodes_for(
     own: dict[str, list[WorkerSlot]] = {}
     for slot in cluster.placement(topology.id).executors_by_slot:
         own.setdefault(slot.node, []).append(slot)
-    users: dict[str, set[str]] = {}
+    users: dict[str | None, set[str]] = {}  # by host, which may have several supervisors
     for slot, owner in cluster.used_slots().items():
-        users.setdefault(slot.node, set()).add(owner)
+        users.setdefault(cluster.host_of(slot.node), set()).add(owner)
     found = []
     for node, supervisor in cluster.supervisors.items():
         free = tuple(cluster.free.ports(node))
         mine = tuple(slot for slot in sorted(own.get(node, ())) if cluster.can_reassign(slot))
-        others = users.get(node, set()) - {topology.id}
+        others = users.get(supervisor.host, set()) - {topology.id}
         is_grey = node in cluster.greylisted_nodes and not mine and not with_grey
         is_shared = bool(others) and (topology.id in machines or bool(others & machines.keys()))
         if not (free or mine) or is_grey or is_shared:
