@@ -214,7 +214,7 @@ DEFECTS: Mapping[str, _Patch] = {
     "16": (
         (scheduler, "_unstopped_workers", _whole_workers),
         (scheduler, "_tasks_without_place", lambda context: scheduler._tasks_to_assign(context)),
-        (scheduler, "_lost_beside_unstopped", lambda context: set()),
+        (scheduler, "_lost_among_unstopped", lambda context: set()),
     ),
     "17": (
         (scheduler, "_without_unknown_tasks", _with_unknown_tasks),
