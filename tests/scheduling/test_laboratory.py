@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.common.errors import InvalidConfigError
-from sparkstorm.common.model.assignment import ExecutorId
+from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.control_plane.scheduling.catalogue import BUILT_IN, scheduler_by_name
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.even import EvenScheduler
@@ -360,6 +360,24 @@ class Packed(DefaultScheduler):
             cluster.assign(
                 chosen, each.id, cluster.placement(each.id).missing(), f"{chosen.node} is the first"
             )
+
+
+class Lost(DefaultScheduler):
+    """Places executors on a slot that no supervisor has."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        for each in topologies:
+            cluster.assign(WorkerSlot("nowhere", 1), each, cluster.placement(each).missing())
+
+
+def test_a_plug_in_that_breaks_the_rules_is_refused_as_on_a_cluster() -> None:
+    scene = generate(2, 1, 6, 2)
+    text = "the scheduler put topology-00000 on nowhere:1, which is not offered"
+    assert compare(scene, [f"{__name__}:Lost"]) == [
+        {"scheduler": f"{__name__}:Lost", "reason": text}
+    ]
+    answer, well_formed = answer_to(scene.to_text(), scheduler=f"{__name__}:Lost")
+    assert (json.loads(answer), well_formed) == ({"error": text}, False)
 
 
 def test_a_plug_in_says_why_in_the_calls_by_which_it_places_and_frees() -> None:

@@ -1,9 +1,11 @@
 """Schedulers for the laboratory by name, also classes of the caller's as `module:Class`. PURE."""
 
 from sparkstorm.control_plane.scheduling.catalogue import ALLOWED_KEY, scheduler_by_name
+from sparkstorm.control_plane.scheduling.per_topology import schedule_cells
+from sparkstorm.control_plane.scheduling.reconcile import check_answer
 from sparkstorm.control_plane.scheduling.records import Conf
 from sparkstorm.control_plane.scheduling.settings import ChoiceSettings
-from sparkstorm.control_plane.scheduling.view import Scheduler
+from sparkstorm.control_plane.scheduling.view import ClusterView, Scheduler
 
 
 def scheduler_named(name: str, conf: Conf, inner: str = "default") -> Scheduler:
@@ -17,3 +19,14 @@ def scheduler_named(name: str, conf: Conf, inner: str = "default") -> Scheduler:
     if own:
         conf = {**conf, ALLOWED_KEY: [*ChoiceSettings.of_partial(conf).allowed, *own]}
     return scheduler_by_name(names[0], conf, names[1])
+
+
+def schedule(scheduler: Scheduler, cluster: ClusterView) -> None:
+    """Run one round; FailedAssignTopologyError where it breaks the rules, as on a cluster."""
+    known = {
+        name: {*topology.executors, *cluster.placement(name).slot_by_executor}
+        for name, topology in cluster.topologies.items()
+    }
+    usable = cluster.offered_slots() | cluster.used_slots().keys()
+    schedule_cells(scheduler, cluster.topologies, cluster)
+    check_answer(cluster.assignments(), known, usable)

@@ -13,7 +13,6 @@ from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.strict import named_errors, near_name, whole
 from sparkstorm.common.model.tasks import partition_fixed
-from sparkstorm.control_plane.scheduling.per_topology import schedule_cells
 from sparkstorm.control_plane.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.control_plane.scheduling.reasons import Reasons
 from sparkstorm.control_plane.scheduling.reconcile import kept_for_rebalance
@@ -27,7 +26,7 @@ from sparkstorm.control_plane.scheduling.view import Assignments, ClusterView, S
 from sparkstorm.extensions.laboratory.form.fields import parse
 from sparkstorm.extensions.laboratory.form.measured import host_row, measured_row
 from sparkstorm.extensions.laboratory.form.storm_problem import Round, problem_from, rows_of
-from sparkstorm.extensions.laboratory.plugged import scheduler_named
+from sparkstorm.extensions.laboratory.plugged import schedule, scheduler_named
 
 Row = dict[str, Any]
 NOWHERE: Row = dict.fromkeys(("node", "host", "port"))
@@ -220,7 +219,7 @@ class Scene:
         """
         cluster = self.view()
         cluster.reasons = reasons
-        schedule_cells(scheduler, cluster.topologies, cluster)
+        schedule(scheduler, cluster)
         words = {**cluster.status, **cluster.refused}
         return replace(
             self, assignments=cluster.assignments(), reason_by_topology=words, previous={}

@@ -44,7 +44,7 @@ from sparkstorm.extensions.laboratory.form.fields import (
     no_duplicates,
 )
 from sparkstorm.extensions.laboratory.form.measured import HostForm, MeasuredForm
-from sparkstorm.extensions.laboratory.plugged import scheduler_named
+from sparkstorm.extensions.laboratory.plugged import schedule, scheduler_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ def _why(
 
 
 def _solve(scheduler: Scheduler, cluster: ClusterView) -> dict[str, Any]:
-    scheduler.schedule(cluster.topologies, cluster)
+    schedule(scheduler, cluster)
     solution: dict[str, Any] = {
         "assignments": {name: rows_of(placed) for name, placed in cluster.assignments().items()},
         "status": {
