@@ -1,5 +1,6 @@
 """Bar charts of rows, as SVG. PURE."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,4 +44,5 @@ def bars(
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)

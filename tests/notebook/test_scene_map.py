@@ -2,6 +2,7 @@
 executor; names do no harm.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 from xml.etree import ElementTree
@@ -79,6 +80,7 @@ def test_maps_of_schedulers_mark_what_differs_from_the_first() -> None:
 
 
 def test_bars_have_a_number_or_a_dash_for_each_row() -> None:
-    rows: list[dict[str, Any]] = [{"name": "one", "cost": 2.0}, {"name": "two", "cost": None}]
-    drawn = bars(rows, "name", ["cost"], "costs").text
-    assert drawn.count("<rect") == 2 and ">2</text>" in drawn and ">-</text>" in drawn
+    for none in (None, math.nan, math.inf):
+        rows: list[dict[str, Any]] = [{"name": "one", "cost": 2.0}, {"name": "two", "cost": none}]
+        drawn = bars(rows, "name", ["cost"], "costs").text
+        assert drawn.count("<rect") == 2 and ">2</text>" in drawn and ">-</text>" in drawn
