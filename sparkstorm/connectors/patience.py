@@ -18,7 +18,15 @@ _LONGEST_PAUSE_MS = 5_000
 _MOST_BYTES = 4096
 PASSWORDS = ("password", "passwd", "pwd")
 SECRETS = (*PASSWORDS, "secret", "token", "credential")
-_MISTAKES = ("no such", "syntax error", "cannot modify", "cannot INSERT")  # sqlite3's
+# sqlite3's, and PostgreSQL's of a key that is deferrable
+_MISTAKES = (
+    "no such",
+    "syntax error",
+    "cannot modify",
+    "cannot INSERT",
+    "unknown database",
+    "ON CONFLICT",
+)
 _DENIED = (
     "authentication failed",
     "Access denied",

@@ -502,11 +502,22 @@ class SqlSink(TransactionalSink):
 
 
 def _unique_columns(one: Any) -> Sequence[str]:
-    """Return the columns of a primary key, or of a unique constraint or index; none of others."""
+    """Return the columns of a primary key, or of a unique constraint or index; none of others, and
+    of an index of some rows.
+    """
     import sqlalchemy as sa
 
     is_unique = isinstance(one, sa.PrimaryKeyConstraint | sa.UniqueConstraint)
-    return [c.name for c in one.columns] if is_unique or getattr(one, "unique", False) else []
+    if not is_unique and (not getattr(one, "unique", False) or _is_partial(one)):
+        return []
+    return [c.name for c in one.columns]
+
+
+def _is_partial(index: Any) -> bool:
+    return any(
+        name.endswith("_where") and index.dialect_kwargs[name] is not None
+        for name in index.dialect_kwargs
+    )
 
 
 def _json_text(kind: Any, dialect: str) -> Any:

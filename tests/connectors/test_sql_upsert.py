@@ -177,6 +177,14 @@ def test_a_row_without_a_key_is_parked(database: Database, key: Any) -> None:
     assert database.rows == [(1, 1, "x", 7)]
 
 
+def test_a_key_that_is_deferrable_is_refused(database: Database) -> None:
+    if database.url.startswith("sqlite"):
+        pytest.skip("SQLite has none")
+    database.make("CREATE TABLE rows (k BIGINT PRIMARY KEY DEFERRABLE, a BIGINT, b VARCHAR(9))")
+    with pytest.raises(WorkerFailedError, match=r"table rows .* does not support deferrable unique"):
+        feed(database.sink(), FIELDS, [(1, 1, "x")])
+
+
 def test_a_foreign_key_that_is_not_deferred_parks_the_rows_that_come_too_early(
     database: Database,
 ) -> None:
@@ -215,6 +223,12 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
             SqlSink("sqlite://", "rows", **options)
     with pytest.raises(WorkerFailedError, match="has no primary or unique key of b; it has a; k"):
         feed(database.sink("b"), FIELDS, [(1, 1, 1)])
+    database.run("CREATE UNIQUE INDEX some ON rows (b) WHERE b > 0")
+    with pytest.raises(WorkerFailedError, match="has no primary or unique key of b; it has a; k"):
+        feed(database.sink("b"), FIELDS, [(1, 1, 1)])
+    database.run("DROP INDEX some")
+    with pytest.raises(WorkerFailedError, match=r"table rows at .*: unknown database elsewhere"):
+        feed(database.sink(schema="elsewhere"), FIELDS, [(1, 1, 1)])
     builder = TopologyBuilder()
     builder.set_spout("feed", FeederSpout(["a"]))
     builder.set_bolt("table", database.sink(), inputs="feed")
