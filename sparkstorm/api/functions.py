@@ -152,7 +152,8 @@ def bolt(*outputs: Any, key: Fields = (), **options: Any) -> Any:
         raise TypeError(
             f"bolt() has no option '{unknown[0]}'; it has key, {', '.join(_BOLT_OPTIONS)}"
         )
-    return _decorator(Declaration("bolt", outputs, _names(key), options))
+    given = {name: value for name, value in options.items() if value is not None}
+    return _decorator(Declaration("bolt", outputs, _names(key), given))
 
 
 _BOLT_OPTIONS = (

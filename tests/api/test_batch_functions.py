@@ -72,6 +72,15 @@ def test_no_batch_has_more_tuples_than_asked_for() -> None:
     assert sum(sizes.value) == 100
 
 
+@bolt({"id": "bigint", "score": "double"}, batch=None, capacity=None, timeout=None)
+def one_by_one(tup: Any) -> Any:
+    yield tup["id"], tup["id"] * 2.0
+
+
+def test_an_option_that_is_none_is_not_given() -> None:
+    assert complete_topology(topology(one_by_one), {"texts": ROWS})["score"] == SCORED
+
+
 def test_a_faulty_row_fails_alone() -> None:
     rows = [*ROWS[:50], [1000, "bad"], *ROWS[50:]]
     completed = complete_topology(topology(of_tuples), {"texts": rows})
