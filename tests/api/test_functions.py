@@ -220,7 +220,7 @@ def test_a_fold_over_sessions_merges() -> None:
     def unmerged(accumulator: int, tup: Tuple) -> int:
         return accumulator + 1
 
-    with pytest.raises(InvalidTopologyError, match="component 'bolt': sessions need a merge"):
+    with pytest.raises(InvalidTopologyError, match="component 'bolt': sessions need merge"):
         one(unmerged, ("at_ms",))
 
 

@@ -41,7 +41,7 @@ def built(bolt: Any, conf: Any = None, spout: FeederSpout | None = None) -> Topo
         (Listing().with_window(Duration(10), Count(3)), "do not go together"),
         (Listing().with_window(Duration(10**15)), "at least 1"),
         (Listing().with_session_window(Duration(0)), "session.gap.ms must be"),
-        (Adding().with_session_window(Duration(5)), "sessions need a merge"),
+        (Adding().with_session_window(Duration(5)), "sessions need merge"),
         (
             timed(Listing().with_window(Duration(5))).with_timestamp_field("when"),
             "component 'windows' needs field 'when' in stream 'default' of 'spout', which declares key, ts, value",
