@@ -301,6 +301,9 @@ class HttpLookup:
 
     def _of_key(self, key: Any) -> Any:
         url = _filled(self._url, key, lambda part: quote(_plain(part), "", errors=_AS_IS))
+        # servers and proxies take such a part of a path for the folder above, which has other rows
+        if not {".", ".."}.isdisjoint(urlsplit(url).path.split("/")):
+            return ValueError(f"{url} has a path of dots, and the key is {show(key)}")
         try:
             status, text = self._ask("GET", url, None)
         except _TooLongError as error:

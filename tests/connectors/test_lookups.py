@@ -215,6 +215,15 @@ def test_an_answer_in_chunks_that_is_too_large_fails_its_key_alone(server: Any) 
     lookup.close()
 
 
+def test_a_key_of_dots_leads_to_no_other_folder(server: Any) -> None:
+    lookup = opened(HttpLookup(f"{server.url}/{{}}/row"))
+    answers = lookup.fetch(["..", ".", "..."])
+    assert "a path of dots, and the key is '..'" in str(answers[".."])
+    assert isinstance(answers["."], ValueError) and not isinstance(answers["..."], ValueError)
+    assert server.connections == 1
+    lookup.close()
+
+
 def test_a_key_of_bytes_stands_in_a_url_as_it_is(server: Any) -> None:
     lookup = opened(HttpLookup(f"{server.url}/{{}}"))
     assert lookup.fetch([b"b\xff"])[b"b\xff"]["country"] == "B%FF"
