@@ -179,6 +179,7 @@ class IntervalJoinBolt(KeyedJoin):
         other = 1 - side
         low, high = times
         is_matched = False
+        keeps_other = self._keeps[other]
         places = [
             (*key, other, number)
             for number, first_ms, last_ms in entry[2 * other]
@@ -190,11 +191,11 @@ class IntervalJoinBolt(KeyedJoin):
             for partner in rows:
                 if low <= partner[0] <= high:
                     is_matched = True
-                    if not partner[1]:
+                    if keeps_other and not partner[1]:
                         partner[1] = is_changed = True
                     pair = (row, partner[2:]) if side == 0 else (partner[2:], row)
                     self._emit(self._make.pair(*pair), max(at_ms, partner[0]), collector)
-            if is_changed and state_key is not None and self._keeps[other]:
+            if is_changed and state_key is not None:
                 self.state.put(state_key, rows)
         return is_matched
 

@@ -89,6 +89,26 @@ def test_a_busy_key_and_rows_out_of_order_equal_nested_loops(kind: str) -> None:
         assert found == expected
 
 
+def test_a_busy_key_changes_no_copy_of_the_state() -> None:
+    """Else a warning tells users so, in a test of theirs."""
+    left, right = FeederSpout(LEFT), FeederSpout(RIGHT)
+    builder = TopologyBuilder()
+    builder.set_spout("left", left)
+    builder.set_spout("right", right)
+    join = IntervalJoinBolt("left", "k", LEFT).join("right", fields=RIGHT, within=Duration(90))
+    builder.set_bolt("join", join.with_timestamp_field("at"), inputs=["left", "right"])
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build())
+        for n in range(40):
+            left.feed([1, n, n])
+        for at_ms in (60, 80):  # the second row meets those of an epoch before
+            right.feed([1, 0, at_ms - 10])
+            for spout in (left, right):
+                spout.feed([2, 0, at_ms])
+            cluster.run_until_idle()
+        assert cluster.counts("join").emitted == 81
+
+
 @pytest.mark.parametrize(("lower", "upper"), [(-30, 0), (-30, 60), (0, 60)])
 def test_a_busy_key_has_partners_at_both_bounds_and_leaves_nothing(lower: int, upper: int) -> None:
     """Full entries of the state whose rows all have one time, at a bound of the others."""
