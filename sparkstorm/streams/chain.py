@@ -235,6 +235,10 @@ class Stream:
         grouping: Grouping | None,
         options: Mapping[str, Any],
     ) -> Stream:
+        if given := [option for option in ("key", "keep") if option in options]:
+            raise InvalidTopologyError(
+                f"component '{name}': a look-up has its key of key_by and keeps all fields; drop {given[0]}"
+            )
         kept = self._fields(f"component '{name}': a look-up")
         for key in keys:
             if key not in kept:

@@ -328,7 +328,8 @@ class LookupBolt(GatheringBolt):
 
 def _check(fetch: Any, keep: Any, add: Any, kind: Any) -> None:
     """Refuse arguments of a wrong kind, and a field that is kept and added."""
-    if not callable(fetch) and not callable(getattr(fetch, "fetch", None)):
+    is_source = all(callable(getattr(fetch, name, None)) for name in ("open", "fetch", "close"))
+    if isinstance(fetch, type) or not (callable(fetch) or is_source):
         raise InvalidTopologyError(
             f"LookupBolt: fetch is {show(fetch)}; give a function (keys) -> mapping, or a source such as SqlLookup(...)"
         )

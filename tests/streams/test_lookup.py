@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -334,6 +335,19 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no function": (
         lambda: located("users"),
         "fetch is 'users'; give a function (keys) -> mapping, or a source such as SqlLookup(...)",
+    ),
+    "a class": (lambda: located(Asked), "test_lookup.Asked'>; give a function (keys) -> mapping"),
+    "half a source": (
+        lambda: located(SimpleNamespace(fetch=dict)),
+        "give a function (keys) -> mapping, or a source such as SqlLookup(...)",
+    ),
+    "a key twice in a chain": (
+        lambda: users().key_by("user").look_up(Asked(), key="user", add=["country"]),
+        "component 'look_up': a look-up has its key of key_by and keeps all fields; drop key",
+    ),
+    "fields to keep in a chain": (
+        lambda: users().look_up(Asked(), key="user", add=["country"], keep=["user"]),
+        "keeps all fields; drop keep",
     ),
     "nothing to add": (lambda: located(Asked(), add=[]), "add names no field"),
     "no key": (lambda: located(Asked(), key=[]), "key names no field"),
