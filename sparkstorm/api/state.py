@@ -82,6 +82,7 @@ class ExpiringState:
 
     def get(self, key: Any, now_ms: int, default: Any = None) -> Any:
         """Return the value under a key that has not ended."""
+        _require_time(now_ms)
         entry = self._state.get(key)
         if entry is None:
             return default
@@ -92,8 +93,7 @@ class ExpiringState:
 
     def put(self, key: Any, value: Any, now_ms: int) -> None:
         """Set a value; its life begins anew. ValueError for what is no time."""
-        if not isinstance(now_ms, int | float) or now_ms != now_ms:
-            raise ValueError(f"the time of key {show(key)} is {show(now_ms)}; give milliseconds")
+        _require_time(now_ms)
         entry = self._state.get(key)
         self._state[key] = [value, now_ms if entry is None else max(now_ms, entry[1])]
 
@@ -110,6 +110,7 @@ class ExpiringState:
 
     def purge(self, now_ms: int) -> int:
         """Delete every ended key and return their number; reads the whole state."""
+        _require_time(now_ms)
         ended = [key for key, entry in self._state.items() if self._has_ended(entry, now_ms)]
         for key in ended:
             del self._state[key]
@@ -117,3 +118,8 @@ class ExpiringState:
 
     def _has_ended(self, entry: Any, now_ms: int) -> bool:
         return bool(now_ms - entry[1] > self._ttl_ms)
+
+
+def _require_time(now_ms: Any) -> None:
+    if not isinstance(now_ms, int | float) or now_ms != now_ms:
+        raise ValueError(f"the time is {show(now_ms)}; give it in milliseconds")

@@ -52,11 +52,18 @@ def test_a_time_to_live_must_be_positive(ttl_ms: Any) -> None:
 
 
 @pytest.mark.parametrize("now_ms", [None, "5", float("nan")])
-def test_what_is_no_time_is_not_stored(now_ms: Any) -> None:
-    state: dict[Any, Any] = {}
-    with pytest.raises(ValueError, match=r"the time of key 'a' is .*; give milliseconds"):
-        ExpiringState(state, 10).put("a", 1, now_ms)
-    assert state == {}
+def test_what_is_no_time_is_named_and_not_stored(now_ms: Any) -> None:
+    state: dict[Any, Any] = {"b": [1, 5]}
+    view = ExpiringState(state, 10)
+    for call in (
+        lambda: view.put("a", 1, now_ms),
+        lambda: view.add("b", 1, now_ms),
+        lambda: view.get("b", now_ms),
+        lambda: view.purge(now_ms),
+    ):
+        with pytest.raises(ValueError, match=r"the time is .*; give it in milliseconds"):
+            call()
+    assert state == {"b": [1, 5]}
 
 
 class Visits(StatefulBolt):
