@@ -25,7 +25,7 @@ from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.common.model.values.tagged import row_writer, to_json
 from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
 from sparkstorm.connectors.file_partitions import Layout
-from sparkstorm.connectors.patience import plain_name
+from sparkstorm.connectors.patience import check_number, plain_name
 
 _STAGING = "_staging"
 _NOT_NULL = "not null"
@@ -81,9 +81,9 @@ class FileSink(TransactionalSink):
             raise InvalidConfigError(
                 f"FileSink: zone {zone!r:.40} is that of the days of day_of, which is not given; name its field, or drop zone"
             )
-        _check_number("flush_secs", flush_secs, (int, float), 0)
-        _check_number("flush_rows", flush_rows, (int,), 1)
-        _check_number("target_bytes", target_bytes, (int,), 0)
+        check_number("FileSink", "flush_secs", flush_secs)
+        check_number("FileSink", "flush_rows", flush_rows, 1, is_whole=True)
+        check_number("FileSink", "target_bytes", target_bytes, is_whole=True)
         self._path = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/")
         self._format = format
         self._schema = None if schema is None else read_arrow_schema(schema)
@@ -400,15 +400,6 @@ class FileSink(TransactionalSink):
             out.writerow(self._names)
         out.writerows([cell(value) for value in row] for row in rows)
         return text.getvalue().encode()
-
-
-def _check_number(name: str, value: Any, kinds: tuple[type, ...], least: int) -> None:
-    # comparisons with not-a-number are false
-    if type(value) not in kinds or not value >= least:
-        what = "a whole number" if float not in kinds else "a number"
-        raise InvalidConfigError(
-            f"FileSink: {name} is {value!r:.40}; write {what} of at least {least}"
-        )
 
 
 class _Part:

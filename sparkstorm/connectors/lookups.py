@@ -12,6 +12,7 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.connectors.patience import (
     Secret,
+    check_number,
     database_url,
     is_of_values,
     make_engine,
@@ -254,6 +255,7 @@ class HttpLookup:
                 f"HttpLookup: {url!r:.80} has a place for a key, but with post=True the keys travel in the body; "
                 "drop the {} or post"
             )
+        check_number("HttpLookup", "timeout_secs", timeout_secs)
         self._url = url
         self._is_post = post
         self._headers = dict(headers or {})

@@ -131,6 +131,17 @@ class Secret:
         return text
 
 
+def check_number(what: str, name: str, value: Any, least: int = 0, is_whole: bool = False) -> None:
+    """Raise InvalidConfigError for an option that is no number, or is too small."""
+    kinds = (int,) if is_whole else (int, float)
+    # comparisons with not-a-number are false
+    if type(value) not in kinds or not value >= least:
+        number = "a whole number" if is_whole else "a number"
+        raise InvalidConfigError(
+            f"{what}: {name} is {value!r:.40}; write {number} of at least {least}"
+        )
+
+
 def without_password(url: str, what: str, secret: str = "password") -> str:
     """Return a URL that holds no password; InvalidConfigError for one that does, since URLs are
     logged, with the options that name the place of its `secret`.

@@ -809,6 +809,9 @@ def test_wrong_names_of_headers_and_tombstones_are_one_sentence() -> None:
         ({"headers": "topic"}, "'topic' is the name of two fields of a tuple"),
         ({"headers": "n"}, "'n' is the name of two fields of a tuple"),
         ({"tombstones": "drop"}, "tombstones is one of emit, skip, bad, not 'drop'"),
+        ({"end_wait_secs": "5"}, "end_wait_secs is '5'; write a number of at least 0"),
+        ({"idle_secs": -1}, "idle_secs is -1; write a number of at least 0"),
+        ({"ahead_secs": "5"}, "ahead_secs is '5'; write a number"),
         ({"binary": True}, "binary has the value as bytes, which fields take apart; drop one"),
     ):
         with pytest.raises(InvalidConfigError, match=f"^KafkaSource: {sentence}"):

@@ -289,6 +289,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda: opened(RedisLookup("redis://host", "{}"), {"born": "date"}),
         "RedisLookup: field 'born' is 'date'; of a text it can make any, string, tinyint",
     ),
+    "a time-out that is text": (
+        lambda: HttpLookup("https://host/{}", timeout_secs=cast(Any, "5")),
+        "HttpLookup: timeout_secs is '5'; write a number of at least 0",
+    ),
     "another scheme": (
         lambda: HttpLookup("ftp://host/{}"),
         "HttpLookup: 'ftp://host/{}' is no URL of the form https://host/path/{}",

@@ -10,6 +10,7 @@ from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.kafka.debezium import Debezium
 from sparkstorm.connectors.kafka.schemas import SchemaRegistry
+from sparkstorm.connectors.patience import check_number
 
 # pyarrow reads their JSON as the parser does
 _SIMPLE = frozenset({"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"})
@@ -174,6 +175,14 @@ def check_choices(start: str | int, lost: str, tombstones: str | None) -> None:
         raise InvalidConfigError(
             f"KafkaSource: tombstones is one of {', '.join(_TOMBSTONES)}, not {tombstones!r:.40}"
         )
+
+
+def check_waits(idle_secs: float, end_wait_secs: float, ahead_secs: float | None) -> None:
+    """Raise InvalidConfigError for an option of seconds that is none."""
+    given = {"idle_secs": idle_secs, "end_wait_secs": end_wait_secs, "ahead_secs": ahead_secs}
+    for name, secs in given.items():
+        if name != "ahead_secs" or secs is not None:
+            check_number("KafkaSource", name, secs)
 
 
 def check_formats(

@@ -26,6 +26,7 @@ from sparkstorm.connectors.kafka.records import (
     batch_maker,
     check_choices,
     check_formats,
+    check_waits,
     header_pairs,
     meta_fields,
     value_fields,
@@ -97,6 +98,7 @@ class KafkaSource(ReplayableSpout):
         password_env: str | None = None,
     ) -> None:
         check_choices(start, lost, tombstones)
+        check_waits(idle_secs, end_wait_secs, ahead_secs)
         check_formats(fields, binary, registry, reader_schema, changes, tombstones)
         self._client = KafkaClient(
             "KafkaSource", servers, options, Secret("KafkaSource", password_file, password_env)
