@@ -266,6 +266,15 @@ def test_a_number_of_machines_that_is_none_is_named() -> None:
         scheduler_by_name("traffic", {"isolation.scheduler.machines": {"t": "2"}})
 
 
+def test_constraints_that_are_none_keep_no_other_topology_from_its_place() -> None:
+    nodes = [supervisor("n1", 1, 2, cpu=400.0)]
+    wrong = replace(chain(1, conf={"topology.ras.constraints": {"a": 3}}), id="a")
+    view = scheduled(cluster(nodes, [wrong, replace(chain(1), id="b")]))
+    assert view.status["a"] == "topology.ras.constraints: a: expected a map of rules, got 3"
+    assert not places(view, "a")
+    assert len(places(view, "b")) == 4
+
+
 def test_an_isolated_topology_shares_no_machine() -> None:
     nodes = [supervisor(f"n{at}", 1, 2, 3, cpu=400.0) for at in range(3)]
     alone = replace(chain(2, conf={"topology.isolate.machines": 1}), id="alone", name="alone")

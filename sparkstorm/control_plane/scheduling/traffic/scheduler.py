@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from sparkstorm.common.config import check
+from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.common.model.names import counted
 from sparkstorm.control_plane.scheduling.isolation import checked_machines
@@ -81,10 +82,13 @@ class TrafficScheduler:
         for topology_id in sorted(topologies, key=lambda each: (each not in machines, each)):
             topology = cluster.topologies[topology_id]
             turn = _Turn(topology, cluster, demand, machines, self._settings)
-            if turn.lacks_something:
-                turn.fill()
-            elif topology.measured is not None and turn.is_movable:
-                self._consider(turn, topology.measured)
+            try:
+                if turn.lacks_something:
+                    turn.fill()
+                elif topology.measured is not None and turn.is_movable:
+                    self._consider(turn, topology.measured)
+            except InvalidTopologyError as error:  # its constraints, before anything has changed
+                turn.say(str(error))
 
     def _consider(self, turn: _Turn, measured: Measurements) -> None:
         """Judge the last plan of a running topology, or make one."""
