@@ -261,6 +261,15 @@ def test_workers_are_no_more_than_executors_whatever_is_their_least_number() -> 
     assert not plan(chain(100, workers=4), Bounds(min_workers=5)).is_change
 
 
+def test_a_topology_over_several_stores_keeps_a_worker_and_executors_for_each() -> None:
+    """A rebalance with fewer is refused, with all that it was to make grow."""
+    load = chain(10, executors=(4, 4, 4), workers=4)
+    assert executors(plan(load, BOUNDS)) == {"lines": 1, "split": 1, "count": 1}
+    found = plan(replace(load, cells=3), BOUNDS)
+    assert executors(found) == {"lines": 3, "split": 3, "count": 3}
+    assert found.wanted_workers == 3
+
+
 def test_no_worker_has_more_than_the_band_though_the_mean_is_low() -> None:
     """Dealt in turn, the two heavy executors of four would meet in one of two workers."""
     parts = (

@@ -96,6 +96,7 @@ class TopologyLoad:
     slots: int  # that it may use, its own included
     system_cpu: float = 0.0  # cores of ackers and other parts of the platform
     settled_ms: int = 0  # since its executors were placed
+    cells: int = 1  # stores that it lies in, each with a worker and executors of its own
 
 
 @dataclass(frozen=True, slots=True)

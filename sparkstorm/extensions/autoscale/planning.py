@@ -71,7 +71,7 @@ def plan(load: TopologyLoad, bounds: Bounds, stays: str = "") -> Plan:
     shares = [most / wanted[name] for name, (_, most) in named.items() if wanted[name]]
     through = min(1.0, *shares) if shares else 1.0
     parts = tuple(
-        _component(part, through * wanted[part.id], bounds, blocked, named.get(part.id))
+        _component(part, through * wanted[part.id], bounds, blocked, named.get(part.id), load.cells)
         for part in load.components
     )
     return _with_workers(load, parts, bounds, blocked)
@@ -173,7 +173,12 @@ def _named(part: ComponentLoad, wanted: float, bounds: Bounds, slow: str) -> _Na
 
 
 def _component(
-    part: ComponentLoad, wanted: float, bounds: Bounds, blocked: str, named: _Named | None
+    part: ComponentLoad,
+    wanted: float,
+    bounds: Bounds,
+    blocked: str,
+    named: _Named | None,
+    cells: int,
 ) -> ComponentPlan:
     now = max(1, len(part.executors))
     true_rate = part.true_rate
@@ -195,7 +200,7 @@ def _component(
     if bounds.low <= load and wanted * _shares(tasks, now)[0] / true_rate <= bounds.high:
         band = f"{bounds.low:.0%} to {bounds.high:.0%}"
         return line(now, f"{demand}: {load:.0%} of {_executors(now)} is within {band}")
-    number = max(1, _ceil(wanted / (true_rate * bounds.target)))
+    number = max(1, min(cells, tasks), _ceil(wanted / (true_rate * bounds.target)))
     # Tasks stay whole: of three executors over four tasks one has half of the rows.
     while number < tasks and wanted * _shares(tasks, number)[0] / true_rate > _limit(bounds):
         number += 1
@@ -307,7 +312,7 @@ def _with_workers(
         each.source is not None and each.source.is_exhausted for each in sources
     ):
         number, why = now, "nothing is read, so nothing can be measured"
-    allowed = max(bounds.min_workers, min(number, bounds.max_workers or number))
+    allowed = max(bounds.min_workers, load.cells, min(number, bounds.max_workers or number))
     # A worker without an executor is none; one with an acker alone may be there already.
     filled = min(allowed, max(len(costs), now))
     given = min(filled, max(load.slots, load.workers))

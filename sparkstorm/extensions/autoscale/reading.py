@@ -90,7 +90,8 @@ def load_of(
     users = {task.task for part in parts for task in part.tasks}
     system = sum(load.cpu for task, load in measured.tasks.items() if task not in users)
     workers = len(set(assignment.slot_by_executor.values()))
-    return TopologyLoad(tuple(parts), workers, slots, system / 100.0, measured.settled_ms)
+    cells = len(base.stores)
+    return TopologyLoad(tuple(parts), workers, slots, system / 100.0, measured.settled_ms, cells)
 
 
 def _work(assignment: Assignment, measured: Measurements) -> dict[int, TaskWork]:
