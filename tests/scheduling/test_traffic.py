@@ -646,6 +646,12 @@ def test_a_second_round_changes_nothing() -> None:
     assert again.assignments == scene.assignments
 
 
+def test_an_executor_without_traffic_has_no_share_of_it() -> None:
+    scene = Scene((supervisor("n1", 1),), (topology("t", singles(1), 1),), {}, {})
+    (row,) = scene.why("traffic")
+    assert row["reason"].startswith("no traffic of it is known")
+
+
 def test_each_executor_has_its_reason() -> None:
     scene = draw(Random(7))
     for row in scene.why("traffic"):

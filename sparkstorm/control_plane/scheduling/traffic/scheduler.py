@@ -301,6 +301,9 @@ class _Turn:
         for executor in sorted(movers & found.keys()):
             slot = found[executor]
             here, all_of_it = self.problem.shared_with_node(executor, found)
-            share = here / all_of_it if all_of_it else 0.0
-            words = f"{share:.0%} of its traffic is with executors of {slot.node}{by}"
+            words = (
+                f"{here / all_of_it:.0%} of its traffic is with executors of {slot.node}{by}"
+                if all_of_it
+                else f"no traffic of it is known{by}"
+            )
             reasons.placed(self.topology.id, [executor], slot, words)
