@@ -59,12 +59,16 @@ def show(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _problems(path: str, one_per_line: bool) -> Iterator[bytes]:
+def _problems(path: str, one_per_line: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield the problems of a file, each behind what names it in an error."""
     content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    file = "standard input" if path == "-" else path
     if one_per_line:
-        yield from (line for line in content.split(b"\n") if line.strip())
+        for number, line in enumerate(content.split(b"\n"), 1):
+            if line.strip():
+                yield f"{file}, line {number}: ", line
     else:
-        yield content
+        yield f"{file}: ", content
 
 
 def schedule(arguments: argparse.Namespace) -> int:
@@ -82,8 +86,8 @@ def schedule(arguments: argparse.Namespace) -> int:
             print(json.dumps({"error": f"{path}: cannot be read: {error}"}))
             status = 1
             continue
-        for problem in problems:
-            answer, well_formed = answer_to(problem, arguments.why, arguments.scheduler)
+        for where, problem in problems:
+            answer, well_formed = answer_to(problem, arguments.why, arguments.scheduler, where)
             print(answer, flush=True)
             status = status if well_formed else 1
     return status

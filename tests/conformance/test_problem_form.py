@@ -429,6 +429,7 @@ def test_the_command_answers_all_and_fails_at_the_end(
     assert main(["schedule", "--lines", str(lines)]) == 1
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [sorted(each)[0] for each in answers] == ["assignments", "error", "workers"]
+    assert answers[1]["error"].startswith(f"{lines}, line 2: not JSON: ")
 
 
 def test_the_command_reads_files_and_standard_input(
@@ -455,3 +456,4 @@ def test_a_file_that_cannot_be_read_is_an_error_and_the_rest_goes_on(
     assert main(["schedule", str(tmp_path / "none.json"), str(bad), str(good)]) == 1
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [sorted(each)[0] for each in answers] == ["error", "error", "assignments"]
+    assert answers[1]["error"].startswith(f"{bad}: not UTF-8: ")

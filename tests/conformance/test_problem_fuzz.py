@@ -236,4 +236,7 @@ def test_each_line_has_its_answer_whatever_the_others_are(
         False,
     ]
     assert answers[0] == answers[-1]
-    assert answers[1]["error"].startswith("not UTF-8") and "tasks" in answers[4]["error"]
+    assert (
+        answers[1]["error"].startswith("standard input, line 2: not UTF-8")
+        and "tasks" in answers[4]["error"]
+    )

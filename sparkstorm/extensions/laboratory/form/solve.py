@@ -30,10 +30,10 @@ def _solved_by(scheduler: str, value: object, explains: bool) -> dict[str, Any]:
 
 
 def answer_to(
-    text: str | bytes, explains: bool = False, scheduler: str | None = None
+    text: str | bytes, explains: bool = False, scheduler: str | None = None, where: str = ""
 ) -> tuple[str, bool]:
     """Return the answer to a problem's text as one line of JSON, and whether the problem was
-    well-formed; never raises.
+    well-formed; never raises. An error begins with `where`.
 
     An exception of the scheduler becomes an error answer, so that later problems are still
     answered.
@@ -41,8 +41,7 @@ def answer_to(
     try:
         return json.dumps(solve(parse(text), explains, scheduler)), True
     except SparkStormError as error:
-        return json.dumps({"error": str(error)}), False
+        reason = str(error)
     except Exception as error:
-        return json.dumps(
-            {"error": f"the scheduler failed, {type(error).__name__}: {show(error)}"}
-        ), False
+        reason = f"the scheduler failed, {type(error).__name__}: {show(error)}"
+    return json.dumps({"error": f"{where}{reason}"}), False
