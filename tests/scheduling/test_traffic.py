@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.common.errors import InvalidConfigError
-from sparkstorm.common.model.assignment import TopologyBase
+from sparkstorm.common.model.assignment import TopologyBase, WorkerSlot
 from sparkstorm.common.model.outline import TopologyOutline
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.control_plane.nimbus.guarded_scheduler import GuardedScheduler
@@ -531,6 +531,32 @@ def test_a_plan_is_looked_for_once_in_a_period() -> None:
     assert {"t": places(rounds.view, "t")} == CROSSED
     rounds.round(running(PAIRS), 70 * MINUTE)
     assert rounds.groups == TOGETHER
+
+
+class Watched(ClusterView):
+    """Counts the looks at what others have."""
+
+    looks = 0
+
+    def used_slots(self) -> Mapping[WorkerSlot, str]:
+        self.looks += 1
+        return super().used_slots()
+
+
+def test_a_round_in_which_no_plan_is_due_looks_at_no_node() -> None:
+    """Each topology would look at all executors of the others, in each round."""
+    rounds = Rounds()
+    for settled_ms, looks in ((9 * MINUTE, False), (60 * MINUTE, True), (60 * MINUTE, False)):
+        topology = two_chains(running({}, settled_ms=settled_ms))
+        view = Watched(NODES, [topology], rounds.view.assignments())
+        rounds.scheduler.schedule(view.topologies, view)
+        assert bool(view.looks) == looks
+    # Nor does one that would have more workers, while no slot is free.
+    wide = replace(topology, num_workers=4)
+    full = [supervisor(name, 1, cpu=20.0) for name in ("n1", "n2")]
+    view = Watched(full, [wide], rounds.view.assignments())
+    rounds.scheduler.schedule(view.topologies, view)
+    assert not view.looks
 
 
 def test_a_dry_run_leaves_no_trace_in_the_memory_of_plans() -> None:

@@ -85,7 +85,7 @@ class TrafficScheduler:
             try:
                 if turn.lacks_something:
                     turn.fill()
-                elif topology.measured is not None and turn.is_movable:
+                elif topology.measured is not None:
                     self._consider(turn, topology.measured)
             except InvalidTopologyError as error:  # its constraints, before anything has changed
                 turn.say(str(error))
@@ -95,13 +95,17 @@ class TrafficScheduler:
         topology, plans = turn.topology, self._plans
         if plans.is_settled(measured):
             plan = plans.unjudged(topology.id, turn.home)
-            if plan is not None:
+            is_due = plan is not None or plans.may_plan(topology.id, topology.uptime_ms)
+            # Asked last: the nodes are known by all executors of the cluster.
+            if not is_due or not turn.is_movable:
+                pass
+            elif plan is None:
+                self._plan(turn, measured)
+            else:
                 saving = turn.price(plan.before).saving(turn.price(turn.home))
                 if not plans.judge(topology.id, plan, saving, cpu_of_row(measured)):
                     self._take_back(turn, plan, saving)
                     return
-            elif plans.may_plan(topology.id, topology.uptime_ms):
-                self._plan(turn, measured)
         if (last := plans.last(topology.id)) is not None:
             turn.say(last.words())
 
@@ -175,7 +179,9 @@ class _Turn:
     def lacks_something(self) -> bool:
         """Return whether executors have no place, or the topology fewer workers than it can have."""
         workers = self._placement.num_workers
-        wanted = min(self.topology.num_workers, len(self.topology.executors))
+        own = sum(map(self._cluster.can_reassign, self._placement.executors_by_slot))
+        slots = self._cluster.free.count + own  # at most: some may be on machines of others
+        wanted = min(self.topology.num_workers, len(self.topology.executors), slots)
         lacks_workers = workers < wanted and workers < self.workers
         return bool(self._placement.num_missing) or lacks_workers
 
