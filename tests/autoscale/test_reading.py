@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,15 @@ def test_workers_that_were_just_placed_are_not_measured(settled_ms: int) -> None
     assert found == (
         f"its workers have run for {settled_ms // 1000} s; 180 s are needed to measure them"
     )
+
+
+def test_a_topology_of_which_tasks_have_no_slot_is_not_measured() -> None:
+    """By its other tasks alone it would get fewer executors than it asks for."""
+    whole = assignment()
+    slots = {each: slot for each, slot in whole.slot_by_executor.items() if each != COUNT}
+    stores = [CountRecords({str(SLOT): record(0, 120_000)}, {str(SLOT): [record(5, 0)]})]
+    part = replace(whole, slot_by_executor=slots)
+    assert load_of(BASE, OUTLINE, part, stores, (), 7, NOW_MS) == "2 tasks of it have no slot"
 
 
 def test_a_backlog_and_arrivals_are_read_from_an_extent_in_any_unit() -> None:

@@ -52,6 +52,10 @@ def load_of(
     """Return the load over the last minutes, `slots` being those that the topology may use; a
     sentence where it cannot be measured yet.
     """
+    placed = {task for executor in assignment.slot_by_executor for task in executor.tasks}
+    if missing := outline.component_by_task.keys() - placed:
+        have = "task of it has" if len(missing) == 1 else "tasks of it have"
+        return f"{len(missing)} {have} no slot"
     measured = measure(outline, assignment, stores, beats, now_ms, MEASURED_MS)
     if measured is None or measured.settled_ms < SETTLED_MS:
         stood_s = measured.settled_ms // 1000 if measured else 0
