@@ -96,7 +96,7 @@ def test_a_count_is_exact_while_its_slot_moves_to_and_fro(tmp_path: Path) -> Non
             trial.fail_over(kind, dice)
         sums = trial.finish()
         # each time all was there: nobody had to begin again from an older state
-        assert sums.numbers > 200 and sums.rolled_back == 0
+        assert sums.numbers > 50 and sums.rolled_back == 0
         assert not trial.running.deaths, "a worker waits while its slot moves"
         assert nodes.primary() is nodes.primaries[0]
 
@@ -111,4 +111,4 @@ def test_a_count_is_exact_over_fail_overs_of_the_slots_primary(tmp_path: Path) -
         dice = random.Random(5)
         for kind in kinds:
             trial.fail_over(kind, dice)
-        assert trial.finish().numbers > 200
+        assert trial.finish().numbers > 50

@@ -1,5 +1,5 @@
-"""Autoscaling of a running job by the lag of a real Kafka topic: it grows when more arrives than one worker
-computes, the lag goes, and the counts are exact.
+"""Autoscaling of a running job by the lag of a real Kafka topic: it grows when more arrives than one
+worker takes, the lag goes, and the counts are exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparkstorm.testing.servers import KafkaServer
 from tests.system.main_job import MainJob, Sight
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
-# one worker computes 500 rows/s at most, and its band ends at 400; two cores compute more than comes
+# one worker takes 500 rows/s at most, and its band ends at 400
 BEFORE_PER_S, AFTER_PER_S = 150, 480
 
 
@@ -100,9 +100,9 @@ def test_a_topology_grows_by_its_lag_and_catches_up(tmp_path: Path) -> None:
         assert progress is not None
         executed = {
             name: sum(c.executed for c in progress.counts_by_task.values() if c.component == name)
-            for name in ("compute", "seen")
+            for name in ("work", "seen")
         }
-        assert executed == {"compute": sender.sent, "seen": sender.sent}
+        assert executed == {"work": sender.sent, "seen": sender.sent}
         assert len(sight.workers()) <= 4
     finally:
         if sight is not None:
