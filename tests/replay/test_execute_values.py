@@ -130,7 +130,7 @@ def test_rows_that_fail_leave_no_trace_and_tuples_may_be_kept(bolt: type[BasicBo
     [
         (1, "emitted 2 values for 1 field"),
         (2, "a value of type object"),
-        (3, r"field 'word': emitted text that is not valid UTF-8"),
+        (3, r"field 'word': text that is not valid UTF-8"),
     ],
 )
 def test_what_cannot_be_emitted_is_said_in_the_same_words(bad: int, said: str) -> None:
