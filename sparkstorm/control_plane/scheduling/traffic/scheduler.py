@@ -97,11 +97,10 @@ class TrafficScheduler:
             plan = plans.unjudged(topology.id, turn.home)
             is_due = plan is not None or plans.may_plan(topology.id, topology.uptime_ms)
             # Asked last: the nodes are known by all executors of the cluster.
-            if not is_due or not turn.is_movable:
-                pass
-            elif plan is None:
+            is_movable = is_due and turn.is_movable
+            if is_movable and plan is None:
                 self._plan(turn, measured)
-            else:
+            elif is_movable and plan is not None:
                 saving = turn.price(plan.before).saving(turn.price(turn.home))
                 if not plans.judge(topology.id, plan, saving, cpu_of_row(measured)):
                     self._take_back(turn, plan, saving)
