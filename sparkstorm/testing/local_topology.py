@@ -269,7 +269,7 @@ class LocalTopology:
 
 
 def _inputs_of(bolt: BoltTask) -> str:
-    held = len(bolt.held) - len(bolt.retries)
+    held = bolt.held.num_kept()
     name = f"{bolt.component}#{bolt.task}"
     return (
         f"{counted(held, 'input')} of {name} that it has neither acked nor failed"

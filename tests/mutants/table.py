@@ -37,9 +37,9 @@ _BUILDER, _EPOCH, _INBOX = (
     "data_plane/worker/epoch.py",
     "data_plane/worker/tasks/inbox.py",
 )
-_ACKER, _BOLT, _HELD = (
+_ACKER, _HELD_INPUTS, _HELD = (
     "data_plane/worker/tasks/acker_task.py",
-    "data_plane/worker/tasks/bolt_task.py",
+    "data_plane/worker/tasks/held_inputs.py",
     "data_plane/task_kit/held.py",
 )
 _JOURNAL, _LEDGER = (
@@ -60,8 +60,8 @@ MUTANTS = (
            "if pending and (position := spout.take_position()) is not None:", COMMITS),
     Mutant("data_plane/acking/ledger.py", "return bool(self.acked or self.failed)",
            "return bool(self.acked)", TREES),
-    Mutant(_BUILDER, "for key in bolt.changed_held:",
-           "for key in [k for k in bolt.changed_held if not bolt.held[k].is_stored]:", COMMITS),
+    Mutant(_BUILDER, "for key in bolt.held.changed:",
+           "for key in [k for k in bolt.held.changed if not bolt.held.by_key[k].is_stored]:", COMMITS),
     Mutant(_COMMIT, "if doubts >= 0 and not refused then", "if doubts > 1e9 then", REDIS),
     # the end of an epoch
     Mutant(_INBOX, "if not self.moved:", "if not self.moved or not self.drained:", COMMITS),
@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant(_INBOX, "commit.drained_bytes[self.task] = self.drained", "pass", COMMITS),
     Mutant(_BUILDER, "commit.frames.append((task, data, len(data)))",
            "commit.frames.append((task, data, 0))", PRESSURE),
-    Mutant(_BUILDER, "commit.released += [(bolt.task, key) for key in bolt.released]", "pass", COMMITS),
+    Mutant(_BUILDER, "commit.released += [(bolt.task, key) for key in bolt.held.released]", "pass", COMMITS),
     Mutant(_BUILDER, "held.edge = held.edge or epoch.hold(held.tuple)", "held.edge = epoch.hold(held.tuple)", HELD),
     Mutant(_BUILDER, "held.is_stored = True", "pass", COMMITS),
     Mutant(_BUILDER, "verdicts = self._read_verdicts()", "verdicts = list[tuple[int, SettledRoots]]()", COMMITS),
@@ -118,10 +118,10 @@ MUTANTS = (
     Mutant(_HELD, "held.is_stored = True", "held.is_stored = False", COMMITS),
     Mutant(_HELD, "held.attempts = unpacked.attempts",
            "held.attempts = 0", COMMITS),
-    Mutant(_BOLT, "self.changed_held[held.key] = None",
-           "self.changed_held.setdefault(held.key) if not held.is_stored else None", COMMITS),
-    Mutant(_BOLT, "self.changed_held.pop(key, None)", "pass", COMMITS),
-    Mutant(_BOLT, "if held.is_stored:", "if held.is_stored and held.attempts:", COMMITS),
+    Mutant(_HELD_INPUTS, "self.changed[held.key] = None",
+           "self.changed.setdefault(held.key) if not held.is_stored else None", COMMITS),
+    Mutant(_HELD_INPUTS, "self.changed.pop(key, None)", "pass", COMMITS),
+    Mutant(_HELD_INPUTS, "if held.is_stored:", "if held.is_stored and held.attempts:", COMMITS),
     # journals
     Mutant(_JOURNAL, "self._sweep_at = self._entries",
            "self._sweep_at = self._entries + 1", JOURNAL),

@@ -18,18 +18,13 @@ from sparkstorm.common.model.tuples import Roots, Source, Tuple, each_root, unio
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.connectors.patience import without_password
 from sparkstorm.data_plane.acking.new_trees import NewTrees
-from sparkstorm.data_plane.executor.emitter import Emitter
-from sparkstorm.data_plane.executor.runner import BasicCollector, BasicRunner
 from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.data_plane.executor.user_traceback import describe_error, failure_of, preparing
-from sparkstorm.data_plane.task_kit.held import PendingInput
 from sparkstorm.data_plane.transport.base import Commit, Cursor, Pressure
 from sparkstorm.data_plane.transport.frames import RowFrame, decode, encode_rows
 from sparkstorm.data_plane.worker.backpressure import Backpressure
 from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds, key_source
-from sparkstorm.data_plane.worker.open_blocks import Births, BlockFeed
-from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
-from sparkstorm.data_plane.worker.tasks.inbox import Chunk, FrameRows, Inbox, _join_plainly
+from sparkstorm.data_plane.worker.tasks.inbox import Chunk, FrameRows, _join_plainly
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.testing import FeederSpout
 from tests.worker.building import Pass
@@ -275,53 +270,6 @@ def test_what_a_commit_frees_is_measured_in_rows() -> None:
     commit.consumed_bytes = 0
     commit.is_urgent = True
     assert commit.frees(0)
-
-
-# -- held inputs
-
-
-def bolt_task() -> BoltTask:
-    emitter = Emitter("bolt", {}, is_strict=True)
-    runner = BasicRunner(Pass(), emitter, None, BasicCollector(emitter, 2, lambda *_: None))
-    inbox = Inbox(2, Codec(), lambda task, stream: SOURCE)
-    return BoltTask(
-        2,
-        "bolt",
-        runner.bolt,
-        runner,
-        emitter,
-        None,
-        inbox,
-        iter("abcdef").__next__,
-        Births(),
-        BlockFeed(),
-    )
-
-
-def test_the_oldest_birth_counts_held_inputs_until_they_are_let_go() -> None:
-    bolt = bolt_task()
-    for key, born_ms in (("old", 100), ("young", 300), ("middle", 200)):
-        bolt.hold(PendingInput(Tuple((1,), 0, SOURCE), 0, born_ms, key, (1,)))
-    seen = []
-    for gone in ("", "young", "old", "middle"):
-        if gone:
-            bolt.let_go(gone)
-        bolt.oldest_ms = 0
-        bolt.begin(500)
-        seen.append(bolt.oldest_ms)
-    assert seen == [100, 100, 200, 500]
-
-
-def test_due_inputs_are_named_once_and_at_most_as_many_as_wanted() -> None:
-    bolt = bolt_task()
-    for n, key in enumerate("abc"):
-        held = PendingInput(Tuple((n,), 0, SOURCE), 0, 100, key, (n,))
-        held.due_ms = 10 * n
-        bolt.hold(held)
-    assert bolt.next_due_ms() == 0
-    assert [held and held.key for held in map(bolt.take_due, (15, 15, 15))] == ["a", "b", None]
-    assert bolt.next_due_ms() == 20
-    assert bolt.waiting_since_ms() == 100
 
 
 def _parse(text: str) -> int:

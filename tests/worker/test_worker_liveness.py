@@ -222,4 +222,4 @@ def test_after_a_poison_tuple_was_parked_rows_go_from_hand_to_hand_again() -> No
         assert spout.failed == [1]
         worker = cluster.topology().workers[0].worker
         assert worker is not None
-        assert [bolt.is_behind for bolt in worker.task_set.bolts.values()] == [False]
+        assert [bolt.older_entries.remain for bolt in worker.task_set.bolts.values()] == [False]

@@ -16,7 +16,7 @@ from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.executor.pieces import count_rows
 from sparkstorm.data_plane.task_kit.held import Originals, copied
 from sparkstorm.data_plane.transport.frames import Row
-from sparkstorm.data_plane.transport.progress import BACKLOG, INACTIVE, EdgeCounts
+from sparkstorm.data_plane.transport.progress import BACKLOG, INACTIVE
 from sparkstorm.data_plane.worker.epoch import Epoch
 from sparkstorm.data_plane.worker.epoch_budget import Budget
 from sparkstorm.data_plane.worker.parts import WorkerParts
@@ -68,7 +68,7 @@ class BoltTurns:
         for bolt in self._task_set.bolts.values():
             # One at a time: many retries at once must not overrun the budget, which is checked
             # after each.
-            while not bolt.is_full and (held := bolt.take_due(now_ms)) is not None:
+            while not bolt.is_full and (held := bolt.held.take_due(now_ms)) is not None:
                 began_us = self._clock.now_us()
                 self._failures.try_again(epoch, bolt, held)
                 self.finish(epoch, bolt)
@@ -113,7 +113,7 @@ class BoltTurns:
         # Rows of this worker first: what is left of them at the end of the epoch has to cross the
         # store.
         did = self.run_local(epoch, bolt, bolt.pace)
-        if (chunk := bolt.next_chunk()) is None:
+        if (chunk := bolt.inbox.next_chunk()) is None:
             return did
         self.run_chunk(epoch, bolt, chunk, _ROWS_PER_BATCH if bolt.takes_batches else bolt.pace)
         return True
@@ -122,9 +122,9 @@ class BoltTurns:
         """Run rows of this worker's own tasks, unless older ones lie in the stream."""
         did = False
         # Rows that overtook older ones in the stream would break the order of their sender.
-        if bolt.feed and not bolt.is_behind:
+        if bolt.feed and not bolt.older_entries.remain:
             for block, rows in bolt.feed.take(_ROWS_PER_BATCH if bolt.takes_batches else most):
-                flow = self._flow(bolt, block.component, block.stream)
+                flow = self._counters.edge(block.component, block.stream, bolt.component)
                 count = count_rows(rows) if block.has_pieces else len(rows)
                 # Both ends at once: rows that are handed over in memory are counted by no commit.
                 flow.sent += count
@@ -162,7 +162,8 @@ class BoltTurns:
         # edges would see more rows consumed than sent.
         if not chunk.is_replayed:
             source = chunk.rows[0][2]
-            self._flow(bolt, source.component, source.stream).consumed += rows
+            flow = self._counters.edge(source.component, source.stream, bolt.component)
+            flow.consumed += rows
         bolt.consume(chunk, rows, self._origin)
         epoch.consume(chunk.take_ended(), chunk.edge)
 
@@ -178,7 +179,7 @@ class BoltTurns:
     ) -> None:
         bolt.begin_rows(oldest_ms, sent_ms, self._clock.now_us())
         sent_bytes = epoch.bytes
-        held = len(bolt.held)
+        held = len(bolt.held.by_key)
         failed = bolt.execute(epoch, rows, may_have_pieces, keep)
         for index, (tup, failure) in enumerate(failed):
             self._failures.settle(epoch, bolt, tup, failure, (index, len(failed)))
@@ -186,21 +187,13 @@ class BoltTurns:
         took_us = self._clock.now_us() - bolt.began_us
         count = count_rows(rows) if may_have_pieces else len(rows)
         # The time to hand inputs over to a thread is none of their execute's.
-        if not bolt.has_thread:
-            num_kept = min(count, max(0, len(bolt.held) - held))
+        if bolt.thread is None:
+            num_kept = min(count, max(0, len(bolt.held.by_key) - held))
             self._meters.of(bolt.task).add(count, took_us, num_kept)
-        pace = self._budget.pace(
+        bolt.spent.add(took_us)
+        bolt.pace = self._budget.pace(
             bolt.pace, count, took_us // 1000, _ROWS_PER_TURN, epoch.bytes - sent_bytes
         )
-        bolt.end_rows(took_us, pace)
-
-    def _flow(self, bolt: BoltTask, component: str, stream: str) -> EdgeCounts:
-        flow = bolt.flow_by_channel.get((component, stream))
-        if flow is None:
-            flow = bolt.flow_by_channel[component, stream] = self._counters.edge(
-                component, stream, bolt.component
-            )
-        return flow
 
     def finish(self, epoch: Epoch, bolt: BoltTask) -> None:
         """Move the results of a user call into the epoch as a whole: its emissions, and its acks of
@@ -208,7 +201,7 @@ class BoltTurns:
         """
         if bolt.runner.late_acks or bolt.runner.late_failures:
             self._failures.take_late(epoch, bolt)
-        if bolt.done_since:
+        if bolt.held.done_since:
             self._meters.note_done(bolt, self._clock.now_us())
         # A window that fires here would be in the commit of the row that made it due, and if it
         # kills the process the row would be the suspect.

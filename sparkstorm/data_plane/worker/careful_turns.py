@@ -116,11 +116,11 @@ class CarefulTurns:
             self._runs[bolt.task] < self._units
             and not bolt.is_full
             and not self._backpressure.holds_back(bolt.task)
-            and bolt.next_chunk() is not None
+            and bolt.inbox.next_chunk() is not None
         )
 
     def _try_held(self, epoch: Epoch, bolt: BoltTask, now_ms: int) -> bool:
-        if (held := bolt.take_due(now_ms)) is None:
+        if (held := bolt.held.take_due(now_ms)) is None:
             return False
         # A held input has left the stream; its key is the name that it keeps over restarts.
         if poison := self._failures.poison(row := (bolt.task, f"held:{held.key}", 0)):
@@ -135,7 +135,7 @@ class CarefulTurns:
         return True
 
     def _try_bolt(self, epoch: Epoch, bolt: BoltTask) -> bool:
-        chunk = bolt.next_chunk()
+        chunk = bolt.inbox.next_chunk()
         if chunk is None or bolt.is_full:
             return False
         if poison := self._failures.poison(row := (bolt.task, chunk.name, chunk.done)):

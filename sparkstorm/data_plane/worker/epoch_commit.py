@@ -76,7 +76,8 @@ class CommitBuilder:
         for bolt in self._task_set.bolts.values():
             # Also where nothing has changed: the oldest input that waits is a part of each commit,
             # by which time-outs are held back.
-            if bolt.changed_held or bolt.released or bolt.held:
+            held = bolt.held
+            if held.by_key or held.changed or held.released:
                 self._keep_held(epoch, commit, bolt)
         if epoch.is_tracking:
             self._tell_ackers(epoch, commit)
@@ -112,7 +113,7 @@ class CommitBuilder:
         empty(block.rows)
         block.packed = []
         if block.target.is_local:
-            self._task_set.bolts[task].spill(entries)
+            self._task_set.bolts[task].older_entries.spill(entries)
 
     def _require_bounded(self, block: OpenBlock, commit: Commit, size: int) -> None:
         """Refuse a commit that the store would hang up on: an epoch ends long before it is so
@@ -189,17 +190,17 @@ class CommitBuilder:
         return data
 
     def _keep_held(self, epoch: Epoch, commit: Commit, bolt: BoltTask) -> None:
-        for key in bolt.changed_held:
-            held = bolt.held[key]
+        for key in bolt.held.changed:
+            held = bolt.held.by_key[key]
             # Its own edge: the entry that it came with is consumed now, and its edge leaves
             # the trees (decision 3).
             held.edge = held.edge or epoch.hold(held.tuple)
             commit.held.append((bolt.task, key, held.encode(self._plan.codec)))
             held.is_stored = True
-        commit.released += [(bolt.task, key) for key in bolt.released]
-        bolt.changed_held.clear()
-        bolt.released.clear()
-        waiting_ms = bolt.waiting_since_ms() if bolt.held else None
+        commit.released += [(bolt.task, key) for key in bolt.held.released]
+        bolt.held.changed.clear()
+        bolt.held.released.clear()
+        waiting_ms = bolt.held.waiting_since_ms(bolt.queued)
         if waiting_ms is not None:
             commit.low_ms = min(waiting_ms, commit.low_ms or waiting_ms)
 

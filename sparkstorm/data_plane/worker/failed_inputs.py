@@ -112,10 +112,10 @@ class FailedInputs:
             if (held := bolt.finish_late(tup)) is not None:
                 epoch.let_go(tup.roots, held.edge)
         for tup, failure in failures:
-            key = bolt.held_key(tup)
+            key = bolt.held.key_of(tup)
             # It may not be held any more: a bolt may fail an input that its time-out has parked.
             if key is not None:
-                held = bolt.held[key]
+                held = bolt.held.by_key[key]
                 self._take_late_failure(
                     epoch, bolt, held, self._noted(bolt, failure, self._held_ms(held))
                 )
@@ -198,9 +198,9 @@ class FailedInputs:
     ) -> None:
         held.attempts += 1
         held.failure = failure
-        bolt.renew(held)
+        bolt.held.renew(held, self._plan.codec)
         if (wait_ms := self._policy.wait_ms(held.attempts)) is None:
-            if held.key in bolt.held:
+            if held.key in bolt.held.by_key:
                 bolt.let_go(held.key)
             self.park(epoch, bolt, held.tuple, held.attempts, failure)
             return

@@ -161,7 +161,7 @@ class TimerService:
     def _takes_rows(self, target: Target) -> bool:
         # A mark to a task of this worker comes at once; to others, and behind rows that lie in a
         # stream, it goes with the commit.
-        return target.is_local and not self._bolts[target.task].is_behind
+        return target.is_local and not self._bolts[target.task].older_entries.remain
 
 
 class Timeouts:

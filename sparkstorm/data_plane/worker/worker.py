@@ -354,7 +354,7 @@ class Worker:
         # has none to make, so it looks by the clock.
         for bolt in self._task_set.bolts.values():
             due.append(bolt.next_due_ms())
-            if bolt.inbox.chunks and not bolt.is_paused and bolt.next_chunk() is not None:
+            if bolt.inbox.chunks and not bolt.is_paused and bolt.inbox.next_chunk() is not None:
                 due.append(held_back_ms)
         others_ms = min((d for d in due if d is not None), default=_NEVER)
         self._others_due_ms = (

@@ -56,7 +56,11 @@ class Counters:
         ]
         self._sampled = 0  # values of user metrics that came from elsewhere than calls
         # The loop does not see the calls of a bolt with a thread: its time comes from there.
-        self._threaded = [(counts, bolt) for counts, bolt in self._bolts if bolt.has_thread]
+        self._threads = [
+            (counts, self._meters.of(bolt.task), bolt.thread)
+            for counts, bolt in self._bolts
+            if bolt.thread is not None
+        ]
 
     def of(self, task: int) -> TaskCounts:
         """One task's counts."""
@@ -69,7 +73,11 @@ class Counters:
 
     def edge(self, component: str, stream: str, receiver: str) -> EdgeCounts:
         """One edge's counts."""
-        return self._progress.edges.setdefault((component, stream, receiver), EdgeCounts())
+        edge = component, stream, receiver
+        counts = self._progress.edges.get(edge)
+        if counts is None:
+            counts = self._progress.edges[edge] = EdgeCounts()
+        return counts
 
     def note_commit(self, commit: Commit) -> None:
         """Count a commit; its entries are counted by edge."""
@@ -93,10 +101,10 @@ class Counters:
         for counts, spent in self._spent:
             if spent.has_news:
                 counts.add_times(*spent.take(now_us))
-        for counts, bolt in self._threaded:
-            for call_us in bolt.take_thread_calls_us():
-                counts.busy_us += call_us
-                self._meters.of(bolt.task).add_call(call_us)
+        for counts, meter, thread in self._threads:
+            for call_ms in thread.take_calls_ms():
+                counts.busy_us += 1000 * call_ms
+                meter.add_call(1000 * call_ms)
         for component, output in self._timed_outputs:
             if output.clock is not None and output.clock.behind_ms:
                 edge = self.edge(component, output.stream, output.subscriber)
@@ -161,7 +169,7 @@ class Counters:
             sizes.append(
                 (len(bolt.state) if bolt.state is not None else 0, f"keys of state in {where}")
             )
-            sizes.append((len(bolt.held), f"inputs that {where} has not acked"))
+            sizes.append((len(bolt.held.by_key), f"inputs that {where} has not acked"))
             sizes += _attributes(bolt.runner.bolt, where)
         for task, spout in self._task_set.spouts.items():
             sizes.append((len(spout.pending), f"open messages of {spout.component}#{task}"))
@@ -190,7 +198,7 @@ def _note_bolt(counts: TaskCounts, bolt: BoltTask) -> None:
         counts.acked += acked
         counts.replayed += replayed
     counts.is_waiting = bolt.is_waiting
-    counts.held = bolt.num_kept
+    counts.held = bolt.held.num_kept(len(bolt.queued))
     if bolt.time is not None and bolt.time.timing is not None:
         counts.late += bolt.time.timing.take_late_rows()
 

@@ -108,7 +108,7 @@ class Meters:
         try.
         """
         meter = self.of(bolt.task)
-        for began_us in bolt.take_done():
+        for began_us in bolt.held.take_done():
             # Nothing is known of the first execute of an input that was restored.
             if began_us:
                 meter.add_process(now_us - began_us)
@@ -163,7 +163,7 @@ def _queued(bolt: BoltTask) -> int:
     or next try.
     """
     read = sum(chunk.total - chunk.done for chunk in bolt.inbox.chunks)
-    return read + sum(len(block.rows) for block in bolt.feed.data) + len(bolt.held)
+    return read + sum(len(block.rows) for block in bolt.feed.data) + len(bolt.held.by_key)
 
 
 def _waited_ms(bolt: BoltTask, now_ms: int) -> int:

@@ -109,7 +109,7 @@ class CircuitBreaker:
             state.failed = state.given_up = 0
             state.sentence = ""
             for bolt, _ in state.bolts:
-                bolt.set_paused(False)
+                bolt.is_paused = False
 
     def note_try(self, component: str) -> None:
         """Count a try after the first one."""
@@ -138,7 +138,7 @@ class CircuitBreaker:
 
     def _open(self, state: _BreakerState, failure: Failure) -> None:
         for bolt, _ in state.bolts:
-            bolt.set_paused(True)
+            bolt.is_paused = True
         self._is_open = True
         state.sentence = (
             f"bolt '{failure.component}' is paused: most of its inputs fail, and {state.given_up:,} were given up, the last by "

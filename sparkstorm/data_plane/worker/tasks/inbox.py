@@ -25,7 +25,14 @@ from sparkstorm.common.model.tuples import Roots, Source
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.executor.pieces import part_of, unfold
 from sparkstorm.data_plane.transport import frames
-from sparkstorm.data_plane.transport.base import START, Commit, Cursor, Entry, ForeignProgress
+from sparkstorm.data_plane.transport.base import (
+    START,
+    Commit,
+    Cursor,
+    Entry,
+    ForeignProgress,
+    entry_order,
+)
 from sparkstorm.data_plane.transport.frames import (
     AckerMessages,
     Ends,
@@ -356,6 +363,15 @@ class Inbox:
             self.consume(self.chunks[0], 1)
         return taken
 
+    def next_chunk(self) -> Chunk | None:
+        """Return the oldest entry of rows that is not consumed; control frames before it, which do
+        not belong there, are stepped over.
+        """
+        if not self.chunks:
+            return None
+        self.take_controls()
+        return self.chunks[0] if self.chunks else None
+
     def _checked(self, data: bytes) -> Frame:
         """The frame, when it is one that belongs here."""
         kind = frames.kind_of(data)
@@ -397,6 +413,45 @@ class Inbox:
                 f"{width} columns for the {len(first.fields)} fields of '{first.component}', stream '{first.stream}'"
             )
         return FrameRows(frame, sources) if frame.batch is None else _pieces(frame, sources)
+
+
+class OlderEntries:
+    """Entries in a bolt task's stream which newer rows of this worker's own tasks may not overtake,
+    though these are handed over in memory: they queue behind them.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._spilled = 0  # entries of this worker's own tasks that are not consumed
+        self._newest = (0, 0)  # of those that former owners of the task have left
+        self._is_caught_up = False
+
+    def resume(self, last_entry: str) -> None:
+        """Begin with the newest entry that former owners have left."""
+        self._newest = entry_order(last_entry)
+        self._is_caught_up = False
+
+    def spill(self, entries: int) -> None:
+        """Note that rows of this worker's own tasks go into the stream, as so many entries."""
+        self._spilled += entries
+
+    def note_consumed(self, chunk: Chunk, origin: int) -> None:
+        """Note that rows of an entry are done; `origin` names this process in the entries that it
+        has written.
+        """
+        # Entries of this process alone: those of a former owner of the sender are before the
+        # newest that was left.
+        is_done = chunk.done == chunk.total and entry_order(chunk.entry) > self._newest
+        if is_done and self._spilled and chunk.origin == origin:
+            self._spilled -= 1
+
+    @property
+    def remain(self) -> bool:
+        """Return whether any is not consumed."""
+        # Once and not in each turn: a cursor never goes back.
+        if not self._is_caught_up:
+            self._is_caught_up = entry_order(self._inbox.cursor.entry) >= self._newest
+        return not self._is_caught_up or bool(self._spilled)
 
 
 def _pieces(frame: RowFrame, sources: list[Source]) -> list[Row]:
