@@ -27,8 +27,9 @@ from sparkstorm.data_plane.worker.tasks.blocking_spout import MakeThread, Source
 from sparkstorm.data_plane.worker.tasks.circuit_breaker import CircuitBreaker
 from sparkstorm.data_plane.worker.tasks.letters import Letters
 from sparkstorm.data_plane.worker.tasks.store_witness import claimed
-from sparkstorm.data_plane.worker.tasks.task_factory import TaskFactory, WorkerServices
+from sparkstorm.data_plane.worker.tasks.task_factory import TaskFactory
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
+from sparkstorm.data_plane.worker.tasks.worker_services import WorkerServices
 
 
 class WorkerParts:

@@ -34,7 +34,7 @@ from sparkstorm.data_plane.worker.sinks import Sinks
 from sparkstorm.data_plane.worker.spout_turns import SpoutTurns, Waiting
 from sparkstorm.data_plane.worker.tasks.acker_task import CatchUp
 from sparkstorm.data_plane.worker.tasks.store_witness import StoreWitness
-from sparkstorm.data_plane.worker.tasks.task_factory import TaskSet
+from sparkstorm.data_plane.worker.tasks.task_set import TaskSet
 from sparkstorm.data_plane.worker.timers import Timeouts, TimerService
 
 _NEVER = float("inf")

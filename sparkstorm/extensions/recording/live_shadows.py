@@ -17,7 +17,7 @@ from sparkstorm.common.model.worker_messages import SetShadow
 from sparkstorm.common.model.worker_spec import WorkerSpec
 from sparkstorm.common.settings import ComponentSettings, MemorySettings
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
-from sparkstorm.data_plane.worker.tasks.task_factory import TaskSet
+from sparkstorm.data_plane.worker.tasks.task_set import TaskSet
 from sparkstorm.extensions.recording.live_shadow import (
     LiveShadow,
     ShadowedTask,

@@ -19,7 +19,7 @@ from sparkstorm.data_plane.transport.progress import EdgeCounts, Progress, TaskC
 from sparkstorm.data_plane.worker.counting.meters import Meters
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
-from sparkstorm.data_plane.worker.tasks.task_factory import TaskSet
+from sparkstorm.data_plane.worker.tasks.task_set import TaskSet
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 
 # Items in memory from which on the heartbeat names them. Half of it names healthy states of some

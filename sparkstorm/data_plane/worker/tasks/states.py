@@ -102,6 +102,16 @@ def stored_state(
     return state
 
 
+def load_fields(
+    plan: WorkerPlan, deltas: Iterable[dict[str, Any]], changed: str, deleted: str
+) -> MemoryState:
+    """Return the state in memory that the journal's fields of these names describe."""
+    state = MemoryState(plan.codec, plan.is_strict or plan.careful > 0)
+    for fields in deltas:
+        state.load(fields.get(changed, ()), fields.get(deleted, ()))
+    return state
+
+
 def warn_of_lost_changes(component: str, state: MemoryState, codec: Codec) -> None:
     """Warn once of a value that user code has changed in the copy that it was handed alone, without
     `put` or `delete` since the last call.
