@@ -60,8 +60,8 @@ from sparkstorm.data_plane.task_kit.held import can_change, can_change_plainly
 from sparkstorm.data_plane.transport import frames
 from sparkstorm.data_plane.worker import epoch as epochs
 from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
-from sparkstorm.data_plane.worker.tasks import spout_task
-from sparkstorm.data_plane.worker.tasks.spout_task import SpoutCollector
+from sparkstorm.data_plane.worker.tasks import spout_collector
+from sparkstorm.data_plane.worker.tasks.spout_collector import SpoutCollector
 from tests.tiers import examples
 from tests.transport.values import values
 
@@ -113,7 +113,7 @@ def use(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
         output_clock,
         tuples,
         manual_runner,
-        spout_task,
+        spout_collector,
     ):
         monkeypatch.setattr(module, "core", core)
     if core is None and compiled.core is not None:

@@ -56,8 +56,8 @@ _PENDING, _LOCAL, _COMMITS, _SPOUT = (
 
 MUTANTS = (
     # the four that no test saw once
-    Mutant(_BUILDER, "if (position := spout.take_position()) is not None:",
-           "if pending and (position := spout.take_position()) is not None:", COMMITS),
+    Mutant(_BUILDER, "if (position := spout.position.take()) is not None:",
+           "if pending and (position := spout.position.take()) is not None:", COMMITS),
     Mutant("data_plane/acking/ledger.py", "return bool(self.acked or self.failed)",
            "return bool(self.acked)", TREES),
     Mutant(_BUILDER, "for key in bolt.held.changed:",
@@ -91,7 +91,7 @@ MUTANTS = (
            "if (ledger := acker.ledger.take_delta()) and len(acker.ledger):", COMMITS),
     Mutant(_BUILDER, "delta = _changed(bolt.state, \"s\", \"d\") | _changed_times(bolt)",
            "delta = _changed_times(bolt)", COMMITS),
-    Mutant(_BUILDER, "return {\"P\": spout.pending.snapshot(), **position}, _times(spout)",
+    Mutant(_BUILDER, "return first, _times(spout)",
            "return {\"P\": spout.pending.snapshot()}, _times(spout)", COMMITS),
     Mutant(_BUILDER, "return {\"L\": acker.ledger.snapshot()}, {}", "return {\"L\": b\"\"}, {}", COMMITS),
     # edges
@@ -141,7 +141,7 @@ MUTANTS = (
     Mutant(_PENDING, "if self._settled.pop(outcome.root, None) is not None:",
            "if self._settled.pop(outcome.root, None) is None:", PENDING),
     # spouts and the worker
-    Mutant(_SPOUT, "self._has_moved |= did", "self._has_moved = self._has_moved", COMMITS),
+    Mutant(_SPOUT, "self._note_moved(did)", "self._note_moved(False)", COMMITS),
     Mutant(_SPOUT, "self.pending.confirm(outcomes)", "pass", COMMITS),
     Mutant(_COMMITS, "self.seq = commit.seq",
            "pass", COMMITS),

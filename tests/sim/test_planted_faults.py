@@ -213,10 +213,15 @@ def inbox_that_forgets_how_many_rows_were_done(patch: pytest.MonkeyPatch) -> Non
 
 def spout_that_saves_its_position_only_with_open_trees(patch: pytest.MonkeyPatch) -> None:
     """Tuples that opened and ended their trees within an epoch are emitted again after a death."""
-    take = SpoutTask.take_position
-    patch.setattr(
-        SpoutTask, "take_position", lambda self: take(self) if len(self.pending) else None
-    )
+    build = SpoutTask.__init__
+
+    def built(self: SpoutTask, *args: Any) -> None:
+        build(self, *args)
+        if (position := self.position) is not None:
+            take = position.take
+            patch.setattr(position, "take", lambda: take() if len(self.pending) else None)
+
+    patch.setattr(SpoutTask, "__init__", built)
 
 
 class NeverReleases(FaultyTransport):

@@ -101,7 +101,7 @@ def test_a_message_that_fail_emits_again_is_not_lost_with_a_worker_that_dies_bef
     if blocking:
         # The callback returns on its thread, and the loop commits, but takes nothing of the source.
         (task,) = worker.task_set.spouts.values()
-        task.wait_until_ms = workers.clock.now_ms() + 10_000
+        task.rest.until_ms = workers.clock.now_ms() + 10_000
         spout.may_fail.value.set()
         wait_until(lambda: task.spout._batches)  # type: ignore[attr-defined]
         workers.step(worker, times=5)

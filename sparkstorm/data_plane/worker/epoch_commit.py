@@ -260,10 +260,11 @@ class CommitBuilder:
             delta: dict[str, Any] = {}
             if pending := spout.pending.take_delta():
                 delta["p"] = pending
-            if (position := spout.take_position()) is not None:
-                delta["o"] = position
-            if handed := spout.take_handed():
-                delta["h"] = handed
+            if spout.position is not None:
+                if (position := spout.position.take()) is not None:
+                    delta["o"] = position
+                if handed := spout.position.take_handed():
+                    delta["h"] = handed
             delta |= _changed_times(spout)
             journals[task].write(commit, delta, partial(_whole_of_spout, spout))
         for task, acker in self._task_set.ackers.items():
@@ -367,9 +368,11 @@ def _changed_times(task: SpoutTask | BoltTask) -> dict[str, Any]:
 
 
 def _whole_of_spout(spout: SpoutTask) -> Whole:
-    position = {} if spout.position is None else {"o": spout.position}
-    position |= {"h": spout.handed} if spout.handed else {}
-    return {"P": spout.pending.snapshot(), **position}, _times(spout)
+    first = {"P": spout.pending.snapshot()}
+    if spout.position is not None:
+        first |= {} if spout.position.newest is None else {"o": spout.position.newest}
+        first |= {"h": spout.position.handed} if spout.position.handed else {}
+    return first, _times(spout)
 
 
 def _whole_of_acker(acker: AckerTask) -> Whole:

@@ -93,7 +93,7 @@ class SpoutTurns:
             spent.hold(cause, began_us)
         # The pause is noted before: time that a spout is held back is its own figure, not
         # idleness.
-        if cause is not None or began_us < 1000 * spout.wait_until_ms or spout.is_exhausted:
+        if cause is not None or began_us < 1000 * spout.rest.until_ms or spout.is_exhausted:
             return False
         spout.begin(now_ms := began_us // 1000)
         calls = min(calls, spout.pace)
@@ -106,11 +106,11 @@ class SpoutTurns:
             spout.pace, calls, now_us // 1000 - now_ms, _CALLS_PER_TURN, epoch.bytes - sent_bytes
         )
         if did:
-            spout.wake(now_us)
+            spout.rest.end(now_us)
         # Dry also when it has emitted: its last call gave nothing, so another call at once would
         # give nothing again.
         if not did or spout.is_dry:
-            spout.rest(now_us, self._pause_ms, _LONGEST_PAUSE_MS)
+            spout.rest.begin(now_us, self._pause_ms, _LONGEST_PAUSE_MS)
         return did
 
     def _held_by(self, spout: SpoutTask) -> int | None:

@@ -13,21 +13,14 @@ from typing import Any
 
 from sparkstorm.api.components import ReplayableSpout, Spout
 from sparkstorm.common.errors import (
-    CodecError,
     InvalidConfigError,
     SparkStormError,
     WorkerFailedError,
 )
-from sparkstorm.common.model.compiled import core
 from sparkstorm.common.model.failure import Failure
-from sparkstorm.common.model.values.codec import INT_MAX, INT_MIN, Codec
-from sparkstorm.common.model.values.metric_values import MetricValue
-from sparkstorm.data_plane.acking.new_trees import NewTrees
 from sparkstorm.data_plane.acking.pending import MessageOutcome, Pending
-from sparkstorm.data_plane.executor.column_runner import BatchEmitter
-from sparkstorm.data_plane.executor.emitter import Emitter, fast_emit
+from sparkstorm.data_plane.executor.emitter import Emitter
 from sparkstorm.data_plane.executor.event_time import TaskEventTime
-from sparkstorm.data_plane.executor.runner import ReportError, report_of
 from sparkstorm.data_plane.executor.task_observer import TaskObserver
 from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.data_plane.transport.frames import SettledRoots
@@ -40,6 +33,7 @@ from sparkstorm.data_plane.worker.tasks.blocking_spout import (
     teller,
 )
 from sparkstorm.data_plane.worker.tasks.inbox import Inbox
+from sparkstorm.data_plane.worker.tasks.spout_collector import SpoutCollector, as_message_id
 
 # With doubled pauses a second of errors. Half of it gives up a source within 30 ms; with double one
 # that can never answer is named ten seconds later.
@@ -53,160 +47,79 @@ _LONGEST_BACK_OFF_MS = 1000
 _WARM_US = 10_000
 
 
-class SpoutCollector:
-    """SpoutOutputCollector: every tracked emission is a new root, that of the next member of a
-    batch.
-    """
+class SourceRest:
+    """When a source is to be asked again: after calls that had nothing, and after failed ones."""
 
-    __slots__ = (
-        "_batches",
-        "_codec",
-        "_emit",
-        "_emitter",
-        "_expect_batches",
-        "_new_root",
-        "_report",
-        "_task",
-        "born",
-        "emit",
-        "immediate",
-        "trees",
-    )
+    def __init__(self) -> None:
+        self.until_ms = 0.0
+        self._idle_ms = 0.0
+        self._emitted_us = -_WARM_US
+        self._failures = 0  # in a row
 
-    def __init__(
-        self,
-        emitter: Emitter,
-        task: int,
-        draw_root: Callable[[], int] | None,
-        report: ReportError,
-        codec: Codec,
-        expect_batches: Callable[[], None],
-    ) -> None:
-        self._emitter = emitter
-        self._codec = codec
-        self._task = task
-        self._expect_batches = expect_batches
-        self._batches: BatchEmitter | None = None
-        self.trees = NewTrees(draw_root)
-        # None: nothing is tracked
-        self._new_root = None if draw_root is None else self.trees.next_root
-        self._report = report
-        self.born = self.trees.ids
-        self._emit = fast_emit(emitter)
-        # message ids of untracked emissions: acked at once, as Storm does without ackers
-        self.immediate: list[Any] = []
-        self.emit = self._emit_plainly
-        if core is not None and draw_root is not None:
-            self.emit = core.SpoutEmit(
-                emitter, emitter.roots_slot, self.trees, self.born, self._emit, self._emit_plainly
-            )
-
-    def _emit_plainly(self, values: Any, message_id: Any = None, stream: str = "default") -> None:
-        """Send values to every subscriber of a stream."""
-        if message_id is None:
-            self._emitter.roots = 0
-            self._emit(values, stream)
-            return
-        # The usual id needs no look into the codec: this is called for every tuple.
-        if type(message_id) is not int or not INT_MIN <= message_id <= INT_MAX:
-            message_id = self._checked(message_id)
-        if self._new_root is None:
-            self._emitter.roots = 0
-            self._emit(values, stream)
-            # After the emit: one that raises leaves no message that would be acked.
-            self.immediate.append(message_id)
-        else:
-            self._emitter.roots = self._new_root()
-            self._emit(values, stream)
-            self.born.append(message_id)
-
-    def emit_direct(
-        self, task: int, values: Any, message_id: Any = None, stream: str = "default"
-    ) -> None:
-        """Send values to one task of a direct stream's subscriber."""
-        if message_id is not None:
-            message_id = self._checked(message_id)
-        self._emitter.roots = root = self._root(message_id)
-        self._emitter.emit_direct(task, values, stream)
-        self._note(root, message_id)
-
-    def emit_batch(self, batch: Any, message_id: Any = None, stream: str = "default") -> None:
-        """Send every row of an Arrow batch, all under one message id."""
-        if self._batches is None:
-            self._batches = BatchEmitter(self._emitter)
-            self._expect_batches()
-        if message_id is not None:
-            message_id = self._checked(message_id)
-        self._emitter.roots = root = self._root(message_id)
-        try:
-            self._batches.emit_batch(batch, stream)
-        except BaseException:
-            # some of its rows may stay, and must not be those of the next message too
-            self.trees.end_batch()
-            raise
-        self._note(root, message_id)
-
-    def keep_position(self, message_id: Any) -> None:
-        """Begin a tree without tuples: it is done with the next commit, which has the source's
-        position.
+    def begin(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
+        """Wait a little after an empty call, and longer each time once the source has been silent
+        (Storm's progressive wait).
         """
-        message_id = self._checked(message_id)
-        if self._new_root is None:
-            self.immediate.append(message_id)
-        else:
-            self.trees.begin_alone()
-            self.born.append(message_id)
+        is_silent = now_us - self._emitted_us >= _WARM_US
+        self._idle_ms = (
+            min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms / 4
+        )
+        self.until_ms = max(self.until_ms, now_us / 1000 + self._idle_ms)
 
-    def count(self, value: MetricValue, amount: float) -> None:
-        """Change a metric of user code, as a blocking spout's thread has asked for it."""
-        self._emitter.note(value, amount)
+    def end(self, now_us: int) -> None:
+        """Have the next call made at once: something came."""
+        self._idle_ms = 0.0
+        self._emitted_us = now_us
 
-    def check(
-        self, values: Any, message_id: Any, stream: str, task: int | None = None
-    ) -> tuple[tuple[Any, ...], Any]:
-        """Check values in the emitting thread, so that an error names its line; return them as the
-        loop takes them.
+    def back_off(self, now_ms: int) -> int:
+        """Wait after a failed call, twice as long after each; return how many failed in a row."""
+        self._failures += 1
+        self.until_ms = now_ms + min(2**self._failures, _LONGEST_BACK_OFF_MS)
+        return self._failures
+
+    def succeed(self) -> None:
+        """Take note of a call that did not fail."""
+        self._failures = 0
+
+
+class SourcePosition:
+    """Position of a replayable source as commits write it, and what it hands over at rest."""
+
+    def __init__(self, ask: Callable[[str], Any], check: Callable[[Any, str], Any]) -> None:
+        """`ask` calls a method of the source, `check` its answer."""
+        self._ask = ask
+        self._check = check
+        self.newest: Any = None  # as last taken or restored
+        self.handed: list[Any] = []
+        self.has_moved = False  # since the last commit
+        self._must_hand_over = True
+
+    def rest(self, is_resting: bool) -> None:
+        """Follow the topology's status; a source that rests returns what it would hand over."""
+        # A savepoint is made of resting spouts: what they hand over is written once, with the next
+        # commit (decision 31).
+        self._must_hand_over = is_resting
+        self.handed = []
+
+    def take_handed(self) -> list[Any]:
+        """Return what a later submission needs to go on here, in a list, once the source rests;
+        empty when it is known already.
         """
-        return self._emitter.check(
-            values, stream, task
-        ), None if message_id is None else self._checked(message_id)
+        if not self._must_hand_over:
+            return []
+        self._must_hand_over = False
+        self.handed = [self._check(self._ask("hand_over"), "hand_over")]
+        return self.handed
 
-    def report_error(self, error: BaseException | str | Failure) -> None:
-        """Record an error without failing anything."""
-        self._report(report_of(error, self._emitter.component, self._task))
-
-    def checked_position(self, position: Any, method: str = "snapshot") -> Any:
-        """A position that can be written, or WorkerFailedError: the spout could not go on from it
-        after a crash.
-        """
-        try:
-            return self._codec.normalise(position)
-        except CodecError as error:
-            raise WorkerFailedError(
-                f"spout '{self._emitter.component}': {method}() returned {error}"
-            ) from error
-
-    def _checked(self, message_id: Any) -> Any:
-        """The id as `ack` and `fail` will be given it, also by a later owner: from the codec's
-        closed set.
-        """
-        if type(message_id) is int and INT_MIN <= message_id <= INT_MAX:
-            return message_id
-        try:
-            return as_message_id(self._codec.normalise(message_id))
-        except CodecError as error:
-            raise CodecError(
-                f"component '{self._emitter.component}', message id: {error}"
-            ) from error
-
-    def _root(self, message_id: Any) -> int:
-        return 0 if message_id is None or self._new_root is None else self._new_root()
-
-    def _note(self, root: int, message_id: Any) -> None:
-        if root:
-            self.born.append(message_id)
-        elif message_id is not None:
-            self.immediate.append(message_id)
+    def take(self) -> Any:
+        """Return the position if it has moved since the last commit, else None."""
+        # Asked only after an emission: `snapshot` may cost a source more than a tuple.
+        if not self.has_moved:
+            return None
+        self.has_moved = False
+        self._must_hand_over |= bool(self.handed)  # it has emitted while it rests, in `fail`
+        self.newest = self._check(self._ask("snapshot"), "snapshot")
+        return self.newest
 
 
 class SpoutTask:
@@ -239,20 +152,19 @@ class SpoutTask:
         self.is_open = False
         self.is_active = False
         self.is_dry = False
-        self.wait_until_ms = 0.0
+        self.rest = SourceRest()
+        # None: the source cannot go back
+        self.position = (
+            SourcePosition(self._asked, collector.checked_position)
+            if isinstance(spout, ReplayableSpout)
+            else None
+        )
         # calls between two looks at the clock: few until the source is known to be fast
         self.pace = 1
         self.acked = self.failed = 0
         self.spent = TaskTime()
         self.time: TaskEventTime | None = None  # None if no downstream component uses event time
         self._births = births
-        self._idle_ms = 0.0
-        self._emitted_us = -_WARM_US
-        self._failures = 0
-        self._position: Any = None
-        self._has_moved = False
-        self._must_hand_over = True
-        self.handed: list[Any] = []
         self._due: list[MessageOutcome] = []  # callbacks of messages whose end is committed
 
     @property
@@ -328,7 +240,7 @@ class SpoutTask:
             # The thread's error comes as its own batch: a turn between two of them is no
             # success.
             if not (isinstance(self.spout, ThreadedSpout) and self.spout.is_failing):
-                self._failures = 0
+                self.rest.succeed()
         except USER_ERRORS as error:
             # Of the call that raised alone: those before it in this turn stay.
             self._take_back(mark, born_mark, immediate_mark)
@@ -338,7 +250,7 @@ class SpoutTask:
         did = self.emitter.emitted > start or bool(born) or len(immediate) > had
         self.take_births(epoch, now_ms)
         epoch.rows += self.emitter.emitted - start
-        self._has_moved |= did
+        self._note_moved(did)
         if isinstance(self.spout, ThreadedSpout):
             self._confirm_called(self.spout)  # in the epoch that has what the calls have emitted
         return did
@@ -348,21 +260,6 @@ class SpoutTask:
         for root, ids in self.collector.trees.take() if self.collector.born else ():
             epoch.births[root] = self.task
             self.pending.add_batch(root, ids, now_ms)
-
-    def rest(self, now_us: int, shortest_ms: int, longest_ms: int) -> None:
-        """Wait a little after an empty call, and longer each time once the source has been silent
-        (Storm's progressive wait).
-        """
-        is_silent = now_us - self._emitted_us >= _WARM_US
-        self._idle_ms = (
-            min(max(shortest_ms, self._idle_ms * 2), longest_ms) if is_silent else shortest_ms / 4
-        )
-        self.wait_until_ms = max(self.wait_until_ms, now_us / 1000 + self._idle_ms)
-
-    def wake(self, now_us: int) -> None:
-        """Have the next call made at once: something came."""
-        self._idle_ms = 0.0
-        self._emitted_us = now_us
 
     def settle(self, verdict: SettledRoots, now_ms: int) -> list[int]:
         """Take in verdicts of an acker; return complete latencies in milliseconds."""
@@ -393,7 +290,7 @@ class SpoutTask:
             return now_ms
         if not is_active or self.is_exhausted or not self.pending.room:
             return None
-        return self.wait_until_ms if self.wait_until_ms > now_ms else rested_ms
+        return self.rest.until_ms if self.rest.until_ms > now_ms else rested_ms
 
     @property
     def has_callbacks(self) -> bool:
@@ -420,7 +317,7 @@ class SpoutTask:
             self._confirm_called(self.spout)
             return False  # what these calls emit comes as a batch
         # By `ack` and `fail` a source may have changed what its position has.
-        self._has_moved |= self._is_told and bool(outcomes)
+        self._note_moved(self._is_told and bool(outcomes))
         self._show(outcomes)
         had = len(self.collector.immediate)
         for outcome in outcomes:
@@ -432,42 +329,15 @@ class SpoutTask:
 
     def _confirm_called(self, spout: ThreadedSpout) -> None:
         called = spout.take_called()
-        self._has_moved |= self._is_told and bool(called)
+        self._note_moved(self._is_told and bool(called))
         self._show(called)
         self.pending.confirm(called)
 
     def set_active(self, is_active: bool) -> None:
-        """Follow the topology's status; a spout that rests returns what it would hand over."""
-        # A savepoint is made of resting spouts: what they hand over is written once, with the next
-        # commit (decision 31).
-        self._must_hand_over = not is_active
-        self.handed = []
+        """Follow the topology's status."""
+        if self.position is not None:
+            self.position.rest(not is_active)
         self._asked("activate" if is_active else "deactivate")
-
-    def take_handed(self) -> list[Any]:
-        """Return what a later submission needs to go on here, in a list, once the spout rests;
-        empty when it is known already.
-        """
-        if not self._must_hand_over or not isinstance(self.spout, ReplayableSpout):
-            return []
-        self._must_hand_over = False
-        self.handed = [self.collector.checked_position(self._asked("hand_over"), "hand_over")]
-        return self.handed
-
-    def take_position(self) -> Any:
-        """The source's position if it has moved since the last commit, else None."""
-        # Asked only after an emission: `snapshot` may cost a source more than a tuple.
-        if not self._has_moved or not isinstance(self.spout, ReplayableSpout):
-            return None
-        self._has_moved = False
-        self._must_hand_over |= bool(self.handed)  # it has emitted while it rests, in `fail`
-        self._position = self.collector.checked_position(self._asked("snapshot"))
-        return self._position
-
-    @property
-    def position(self) -> Any:
-        """The position as last taken or restored."""
-        return self._position
 
     def extent(self) -> tuple[int, int]:
         """Return (total, done) of the source in its own units; zeros when it has no such
@@ -484,14 +354,18 @@ class SpoutTask:
 
     def restore(self, position: Any) -> None:
         """Go on from a stored position."""
-        self._position = position
-        if isinstance(self.spout, ReplayableSpout):
+        if self.position is not None and isinstance(self.spout, ReplayableSpout):
+            self.position.newest = position
             self.spout.restore(position)
 
     def close(self) -> None:
         """Make the last callbacks, of what is committed, and close the source."""
         self.make_callbacks()
         self._call(self.spout.close)
+
+    def _note_moved(self, has_moved: bool) -> None:
+        if has_moved and self.position is not None:
+            self.position.has_moved = True
 
     def _show(self, outcomes: Sequence[MessageOutcome]) -> None:
         for observer in self.observers:
@@ -527,23 +401,15 @@ class SpoutTask:
         del self.collector.immediate[immediate_mark:]
 
     def _note_failure(self, error: BaseException, now_ms: int) -> None:
-        self._failures += 1
         self.collector.report_error(failure_of(error))
+        failures = self.rest.back_off(now_ms)
         # A mistake of the job, which a further call would only find again. Not at the first: what
         # calls before it have emitted is committed in between.
-        if isinstance(error, InvalidConfigError) and self._failures > 1:
+        if isinstance(error, InvalidConfigError) and failures > 1:
             raise WorkerFailedError(
                 f"spout '{self.component}' (task {self.task}): {describe_error(error)}"
             ) from error
-        if self._failures >= _FAILURES_IN_A_ROW:
+        if failures >= _FAILURES_IN_A_ROW:
             raise WorkerFailedError(
-                f"spout '{self.component}' (task {self.task}) raised {self._failures} times in a row: {describe_error(error)}"
+                f"spout '{self.component}' (task {self.task}) raised {failures} times in a row: {describe_error(error)}"
             )
-        self.wait_until_ms = now_ms + min(2**self._failures, _LONGEST_BACK_OFF_MS)
-
-
-def as_message_id(value: Any) -> Any:
-    """A message id as users hand it in: what the codec made a list is a tuple again, so that it can
-    be a key.
-    """
-    return tuple(as_message_id(item) for item in value) if isinstance(value, list) else value

@@ -53,7 +53,8 @@ from sparkstorm.data_plane.worker.tasks.hooks import (
     task_hooks,
 )
 from sparkstorm.data_plane.worker.tasks.inbox import Inbox
-from sparkstorm.data_plane.worker.tasks.spout_task import SpoutCollector, SpoutTask
+from sparkstorm.data_plane.worker.tasks.spout_collector import SpoutCollector
+from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 from sparkstorm.data_plane.worker.tasks.states import load_fields
 from sparkstorm.data_plane.worker.tasks.task_set import TaskSet
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
