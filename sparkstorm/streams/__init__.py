@@ -9,7 +9,7 @@
 >>> def count(tup, state):
 ...     yield tup["word"], state.add(tup["word"], 1)
 >>> topology = stream(lines).flat_map(split, "word").key_by("word").update(count, "word", "count").build()
->>> [(each.id, each.kind) for each in topology]
+>>> [(component.id, component.kind) for component in topology]
 [('lines', 'spout'), ('split', 'bolt'), ('count', 'bolt')]
 
 A step is a component of its function's name, which errors, states and the page show (decision 62).

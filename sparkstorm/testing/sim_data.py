@@ -110,8 +110,8 @@ class DataPlane:
 
     def read_counts(self, base: TopologyBase) -> list[CountRecords]:
         """Return the counts of a topology, of each of its stores."""
-        readers = [LocalReader(self.at(each).of(base.topology_id).store) for each in base.stores]
-        return [CountRecords.decoded(each.progress(), each.earlier()) for each in readers]
+        readers = [LocalReader(self.at(store).of(base.topology_id).store) for store in base.stores]
+        return [CountRecords.decoded(reader.progress(), reader.earlier()) for reader in readers]
 
     def require_durable(self, durability: str, stores: Sequence[str]) -> None:
         """Refuse a store that does not sync its file before it answers where that is wanted; each

@@ -44,7 +44,11 @@ class Measurer:
         self, snapshot: Snapshot, wanting: Collection[str], now_ms: int
     ) -> Mapping[str, Measurements]:
         """Return the measurements of the topologies whose schedulers ask."""
-        self._known = {each: found for each, found in self._known.items() if each in wanting}
+        self._known = {
+            topology_id: measured
+            for topology_id, measured in self._known.items()
+            if topology_id in wanting
+        }
         for topology_id in sorted(wanting):
             known = self._known.get(topology_id)
             is_fresh = known is not None and 0 <= now_ms - known[0] < self._settings.round_ms
@@ -52,9 +56,9 @@ class Measurer:
                 self._look(topology_id, snapshot, now_ms)
         oldest_ms = now_ms - self._settings.window_ms
         return {
-            each: found
-            for each, (made_ms, found) in self._known.items()
-            if found is not None and made_ms >= oldest_ms
+            topology_id: measured
+            for topology_id, (made_ms, measured) in self._known.items()
+            if measured is not None and made_ms >= oldest_ms
         }
 
     def _look(self, topology_id: str, snapshot: Snapshot, now_ms: int) -> None:
@@ -69,7 +73,7 @@ class Measurer:
             _LOG.warning("%s is not measured: %s", topology_id, error)
             self._not_before_ms = now_ms + _AWAY_MS
             return
-        beats = [each for each in snapshot.beats if each.topology_id == topology_id]
+        beats = [beat for beat in snapshot.beats if beat.topology_id == topology_id]
         window_ms = self._settings.window_ms
-        found = measure(known.outline, assignment, stores, beats, now_ms, window_ms)
-        self._known[topology_id] = (now_ms, found)
+        measurements = measure(known.outline, assignment, stores, beats, now_ms, window_ms)
+        self._known[topology_id] = (now_ms, measurements)

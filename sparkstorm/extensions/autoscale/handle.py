@@ -94,6 +94,6 @@ class Scaling:
             offered = offered | slots if topology_id == self.topology_id else offered - slots
         return len(offered)
 
-    def apply(self, found: Plan, progress: Steps | None = None) -> None:
+    def apply(self, plan: Plan, progress: Steps | None = None) -> None:
         """Carry a plan out: a rebalance without a wait, since what is under way is committed."""
-        self._cluster.requests.rebalance(self._name, found.options(), 0, progress, self.topology_id)
+        self._cluster.requests.rebalance(self._name, plan.options(), 0, progress, self.topology_id)

@@ -52,7 +52,11 @@ class Autoscaler(NimbusExtension):
             for topology_id, due_ms in self._not_before_ms.items()
             if topology_id in reading.snapshot.topologies
         }
-        self.problems = {each: text for each, text in self.problems.items() if each in scaled}
+        self.problems = {
+            topology_id: text
+            for topology_id, text in self.problems.items()
+            if topology_id in scaled
+        }
         did = False
         for topology_id, topology in scaled.items():
             if now_ms >= self._not_before_ms.get(topology_id, 0):
@@ -65,19 +69,19 @@ class Autoscaler(NimbusExtension):
         self.problems = {key: text for key, text in self.problems.items() if key != topology_id}
         try:
             settings = AutoscaleSettings.of(topology.conf)
-            found = self._plan(topology, settings, reading, now_ms)
+            plan = self._plan(topology, settings, reading, now_ms)
         except InvalidConfigError as error:
             self.problems = {**self.problems, topology_id: str(error)}
             return False
         except SparkStormError as error:
             _LOG.warning("%s is not scaled: %s", topology_id, error)
             return False
-        if found is None:
+        if plan is None:
             return False
-        _LOG.info("%s: %s", topology_id, found.sentence())
+        _LOG.info("%s: %s", topology_id, plan.sentence())
         # A request that is refused is not made again at once either.
         self._not_before_ms[topology_id] = now_ms + settings.grace_ms
-        self.parts.state.create_request(self._request(topology, found, now_ms))
+        self.parts.state.create_request(self._request(topology, plan, now_ms))
         return True
 
     def _plan(
@@ -96,7 +100,7 @@ class Autoscaler(NimbusExtension):
             return None
         return due(load, bounds, settings.grace_ms)
 
-    def _request(self, topology: KnownTopology, found: Plan, now_ms: int) -> Request:
+    def _request(self, topology: KnownTopology, plan: Plan, now_ms: int) -> Request:
         topology_id = topology.base.topology_id
         # Not drawn: a turn that is repeated writes the same request.
         number = hashlib.sha256(f"{topology_id} {now_ms}".encode()).hexdigest()[:32]
@@ -110,5 +114,5 @@ class Autoscaler(NimbusExtension):
             CLIENT,
             # Streams and states are committed: nothing has to run dry before tasks move.
             wait_ms=0,
-            rebalance=found.options(),
+            rebalance=plan.options(),
         )

@@ -46,8 +46,8 @@ def due(load: TopologyLoad, bounds: Bounds, grace_ms: int) -> Plan | None:
     if load.settled_ms < grace_ms:
         return None
     is_new = load.settled_ms < max(DOWN_MS, grace_ms)
-    found = plan(load, bounds, "it was placed less than an hour ago" if is_new else "")
-    return found if found.is_change else None
+    made = plan(load, bounds, "it was placed less than an hour ago" if is_new else "")
+    return made if made.is_change else None
 
 
 def plan(load: TopologyLoad, bounds: Bounds, stays: str = "") -> Plan:
@@ -63,8 +63,8 @@ def plan(load: TopologyLoad, bounds: Bounds, stays: str = "") -> Plan:
     for part in load.components:
         rate, is_last = wanted[part.id], part.id not in senders
         slow = _slow(part, rate, bounds, is_last, full) if late else ""
-        if found := _named(part, rate, bounds, slow):
-            named[part.id] = found
+        if cause := _named(part, rate, bounds, slow):
+            named[part.id] = cause
     # What cannot get through a bottleneck reaches no other component: executors for it would grow
     # with the backlog for ever.
     # One that is to have no rows, behind a source at its end, holds nothing back.
@@ -166,8 +166,8 @@ def _named(part: ComponentLoad, wanted: float, bounds: Bounds, slow: str) -> _Na
         return slow, part.rows_per_s
     if part.true_rate is None:
         return None
-    if found := _hot(part, wanted, bounds):
-        return found
+    if hot := _hot(part, wanted, bounds):
+        return hot
     most = part.true_rate * len(part.tasks)
     return (_needs_tasks(part), most) if wanted > most * bounds.high else None
 
@@ -292,7 +292,9 @@ def _with_workers(
         ]
     sources = [part for part in load.components if part.source is not None]
     emitted = sum(part.rows_per_s for part in sources)
-    wanted = sum(part.wanted_per_s for part in parts if part.id in {each.id for each in sources})
+    wanted = sum(
+        part.wanted_per_s for part in parts if part.id in {source.id for source in sources}
+    )
     system = load.system_cpu * (wanted / emitted if emitted else 1.0)
     total = sum(costs) + system
     now = max(1, load.workers)
@@ -309,7 +311,7 @@ def _with_workers(
     if number < now and blocked:
         number, why = now, f"{why}; it keeps {now}, since {blocked}"
     if not any(part.rows_per_s for part in parts) or all(
-        each.source is not None and each.source.is_exhausted for each in sources
+        part.source is not None and part.source.is_exhausted for part in sources
     ):
         number, why = now, "nothing is read, so nothing can be measured"
     allowed = max(bounds.min_workers, load.cells, min(number, bounds.max_workers or number))

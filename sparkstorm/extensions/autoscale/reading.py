@@ -87,7 +87,7 @@ def load_of(
                 tuple(work[task] for task in sorted(tasks) if task in work),
                 _inputs(name, measured),
                 waiting.get(name, 0.0),
-                any(each.grouping in _KEYED for each in part.inputs),
+                any(feed.grouping in _KEYED for feed in part.inputs),
                 source,
             )
         )
@@ -136,12 +136,12 @@ def _source(
     The rate is the greater of the last two and ten minutes, so that it falls slowly.
     """
     counts = [now.counts_by_task[task] for task in tasks if task in now.counts_by_task]
-    is_exhausted = len(counts) == len(tasks) and all(each.is_exhausted for each in counts)
-    total = sum(each.total for each in counts)
-    done = sum(each.done for each in counts)
+    is_exhausted = len(counts) == len(tasks) and all(count.is_exhausted for count in counts)
+    total = sum(count.total for count in counts)
+    done = sum(count.done for count in counts)
     emitted, read = (_grown(tasks, now, before, name) for name in ("emitted", "done"))
     # An extent has any unit: rows, bytes, files.
-    lived = sum(each.emitted for each in counts) / done if done else 1.0
+    lived = sum(count.emitted for count in counts) / done if done else 1.0
     rows_per_unit = emitted / read if read else lived
     rates = []
     for old in (before, long_before):

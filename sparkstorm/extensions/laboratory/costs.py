@@ -16,7 +16,7 @@ def node_loads(scene: Scene) -> dict[str, float]:
     cluster = scene.view()
     demand = Demand(cluster)
     taken = demand.taken_by_others("")
-    offers = {each.id: demand.offer(each)[CPU] for each in scene.supervisors}
+    offers = {node.id: demand.offer(node)[CPU] for node in scene.supervisors}
     return {
         node: taken.get(node, demand.zero)[CPU] / offer if offer else 0.0
         for node, offer in offers.items()
@@ -31,7 +31,7 @@ def costs(scene: Scene) -> Row:
     the CPU share of the busiest node by the mean of all; `fragmentation` the share of free slots
     that lie on nodes with a worker, 0 where whole nodes are free.
     """
-    racks = {each.id: each.rack for each in scene.supervisors}
+    racks = {node.id: node.rack for node in scene.supervisors}
     total = workers = nodes = between_racks = 0.0
     for topology in scene.topologies:
         problem = TrafficProblem(topology, {})

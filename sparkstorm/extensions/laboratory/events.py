@@ -151,7 +151,7 @@ class _Play:
     def __init__(self, scene: Scene, scheduler: str, conf: Conf | None, inner: str) -> None:
         self._scene = scene
         self._scheduler = scheduler_named(scheduler, {**scene.conf, **(conf or {})}, inner)
-        self._nodes: dict[str, SupervisorView] = {each.id: each for each in scene.supervisors}
+        self._nodes: dict[str, SupervisorView] = {node.id: node for node in scene.supervisors}
         self._lives: dict[str, _Life] = {}
         for topology in scene.topologies:
             self._begin(topology, -topology.uptime_ms)
@@ -198,18 +198,18 @@ class _Play:
             "events": ", ".join(map(_words, happened)),
             "moved": sum(change["before"] is not None for change in changes),
             "placed": sum(change["before"] is None for change in changes),
-            "unplaced": sum(each["unplaced"] for each in after.unplaced()),
+            "unplaced": sum(row["unplaced"] for row in after.unplaced()),
         }
         return Moment(now_s, happened, now, row | costs(now))
 
     def _at(self, now_ms: int, measured: Mapping[str, Measurements | None]) -> Scene:
         topologies = tuple(
             replace(
-                each,
-                uptime_ms=now_ms - self._lives[each.id].began_ms,
-                measured=measured[each.id],
+                topology,
+                uptime_ms=now_ms - self._lives[topology.id].began_ms,
+                measured=measured[topology.id],
             )
-            for each in self._scene.topologies
+            for topology in self._scene.topologies
         )
         return replace(self._scene, topologies=topologies)
 
@@ -219,7 +219,7 @@ class _Play:
             self._scene = scene.without(event.node)
         elif isinstance(event, Back):
             if event.node not in self._nodes or event.node in {
-                each.id for each in scene.supervisors
+                node.id for node in scene.supervisors
             }:
                 raise InvalidConfigError(f"{show(event.node)} was not lost: it cannot come back")
             self._scene = replace(scene, supervisors=(*scene.supervisors, self._nodes[event.node]))
@@ -242,7 +242,9 @@ class _Play:
             others: Assignments = {
                 name: rows for name, rows in scene.assignments.items() if name != event.topology_id
             }
-            left = tuple(each for each in scene.topologies if each.id != event.topology_id)
+            left = tuple(
+                topology for topology in scene.topologies if topology.id != event.topology_id
+            )
             self._scene = replace(scene, topologies=left, assignments=others)
 
     def _check(self, topology_id: str) -> None:

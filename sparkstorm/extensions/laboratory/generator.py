@@ -203,7 +203,12 @@ def _node(index: int, slots: int, seed: int, kind: str, whole: Sequence[float]) 
 
 def _needed(topologies: Sequence[TopologyView], shares: float, used: float) -> tuple[float, float]:
     """Return the memory and CPU of a node with a share of 1, of so many shares in all."""
-    loads = [load for each in topologies if each.measured for load in each.measured.tasks.values()]
+    loads = [
+        load
+        for topology in topologies
+        if topology.measured
+        for load in topology.measured.tasks.values()
+    ]
     memory = _MEMORY_ROOM * sum(load.memory_mb or 0.0 for load in loads)
     return memory / used / shares, sum(load.cpu for load in loads) / used / shares
 
@@ -282,7 +287,9 @@ def _finished(topology: TopologyView, name: str, workers: int) -> TopologyView:
     parts = []
     for part in topology.components:
         # what a user would ask for: the mean, which the schedulers of resources go by
-        mean = sum(loads[each.first_task].cpu for each in part.executors) / len(part.executors)
+        mean = sum(loads[executor.first_task].cpu for executor in part.executors) / len(
+            part.executors
+        )
         parts.append(replace(part, conf={**part.conf, CPU_KEY: mean}))
     return replace(
         topology,
@@ -339,7 +346,9 @@ class _Builder:
         # what a user would ask for
         mean = cost * sum(skews) / width
         conf = {CPU_KEY: mean} | ({MEMORY_KEY: memory} if len(self._memory_mb) > 1 else {})
-        inputs = tuple(InputView(self._parts[each].id, "default", grouping) for each, _ in senders)
+        inputs = tuple(
+            InputView(self._parts[sender].id, "default", grouping) for sender, _ in senders
+        )
         kind = "bolt" if senders else "spout"
         self._parts.append(ComponentView(name, kind, executors, conf, inputs))
 

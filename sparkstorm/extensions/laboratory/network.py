@@ -93,9 +93,9 @@ class _Model:
 
     def __init__(self, scene: Scene, network: Network, measured_in: Scene | None) -> None:
         self._network = network
-        self._racks = {each.id: each.rack for each in scene.supervisors}
+        self._racks = {node.id: node.rack for node in scene.supervisors}
         demand = Demand(scene.view())
-        self._offers = {each.id: demand.offer(each)[CPU] / 100 for each in scene.supervisors}
+        self._offers = {node.id: demand.offer(node)[CPU] / 100 for node in scene.supervisors}
         self._placed: dict[str, Placed] = {}
         self._cores: dict[str, dict[ExecutorId, float]] = {}
         self._ways: dict[str, list[_Way]] = {}
@@ -252,11 +252,11 @@ def _ways_of(topology: TopologyView, placed: Placed) -> list[_Way]:
 
 
 def _by_slot(shares: Shares, placed: Placed) -> Mapping[WorkerSlot, float]:
-    found: defaultdict[WorkerSlot, float] = defaultdict(float)
+    share_by_slot: defaultdict[WorkerSlot, float] = defaultdict(float)
     for executor, share in shares.items():
         if share and executor in placed:
-            found[placed[executor]] += share
-    return found
+            share_by_slot[placed[executor]] += share
+    return share_by_slot
 
 
 def _cores_of(
@@ -265,7 +265,9 @@ def _cores_of(
     """Return the cores of each executor: its user code's, and those for what leaves its worker."""
     assert topology.measured is not None
     now = _serialising(topology, placed, network)
-    cores = {each: topology.measured.load(each).cpu / 100 for each in topology.executors}
+    cores = {
+        executor: topology.measured.load(executor).cpu / 100 for executor in topology.executors
+    }
     if before:
         # What its worker takes without rows was divided as the rest of its CPU.
         workers: defaultdict[WorkerSlot, float] = defaultdict(float)
@@ -276,13 +278,13 @@ def _cores_of(
             if executor in cores and workers[slot]:
                 idle = network.idle_cores * cores[executor] / workers[slot]
                 cores[executor] = max(0.0, cores[executor] - idle - then[executor])
-    return {each: cores[each] + now[each] for each in topology.executors}
+    return {executor: cores[executor] + now[executor] for executor in topology.executors}
 
 
 def _serialising(
     topology: TopologyView, placed: Placed, network: Network
 ) -> defaultdict[ExecutorId, float]:
-    found: defaultdict[ExecutorId, float] = defaultdict(float)
+    cores_by_executor: defaultdict[ExecutorId, float] = defaultdict(float)
     for flow in flows_of(topology):
         cores = network.serialising(flow.rows_per_s, flow.bytes_per_s)
         for mine, others in ((flow.sent, flow.taken), (flow.taken, flow.sent)):
@@ -290,5 +292,5 @@ def _serialising(
             for executor, share in mine.items():
                 if executor in placed:
                     leaving = max(0.0, 1.0 - here.get(placed[executor], 0.0))
-                    found[executor] += cores * share * leaving
-    return found
+                    cores_by_executor[executor] += cores * share * leaving
+    return cores_by_executor

@@ -121,14 +121,14 @@ def numbers_of(scene: Scene) -> Small:
     size = range(len(executors))
     demand = Demand(cluster)
     needs = demand.of(topology)
-    offers = [demand.offer(each) for each in scene.supervisors]
+    offers = [demand.offer(node) for node in scene.supervisors]
     return Small(
-        tuple(needs[each][CPU] for each in executors),
+        tuple(needs[executor][CPU] for executor in executors),
         tuple(tuple(one_way[a][b] + one_way[b][a] for b in size) for a in size),
-        tuple(each[CPU] for each in offers),
-        tuple(needs[each][MEMORY] for each in executors),
-        tuple(each[MEMORY] for each in offers),
-        tuple(len(each.ports) for each in scene.supervisors),
+        tuple(offer[CPU] for offer in offers),
+        tuple(needs[executor][MEMORY] for executor in executors),
+        tuple(offer[MEMORY] for offer in offers),
+        tuple(len(node.ports) for node in scene.supervisors),
         topology.num_workers,
     )
 
@@ -140,7 +140,7 @@ def distance(scene: Scene) -> tuple[float, float] | None:
     None where a search of all placements would take too long (more than one topology, eight
     executors or four nodes), an executor has no place, or no placement fits or crosses nodes.
     """
-    executors = [each for topology in scene.topologies for each in topology.executors]
+    executors = [executor for topology in scene.topologies for executor in topology.executors]
     is_small = len(executors) <= _MOST_EXECUTORS and len(scene.supervisors) <= _MOST_NODES
     if len(scene.topologies) != 1 or not is_small or scene.topologies[0].measured is None:
         return None
@@ -150,7 +150,7 @@ def distance(scene: Scene) -> tuple[float, float] | None:
     if len(placed) < len(executors) or not crossing or not busiest:
         return None
     at = {node.id: number for number, node in enumerate(scene.supervisors)}
-    places = [at[placed[each].node] for each in scene.topologies[0].executors]
+    places = [at[placed[executor].node] for executor in scene.topologies[0].executors]
     return problem.crossing(places) / crossing, problem.busiest(places) / busiest
 
 
@@ -172,7 +172,7 @@ def draw(dice: Random, used: tuple[float, float] = (0.6, 0.9)) -> Scene:
 def _drawn(dice: Random, used: float) -> Scene:
     topology = random_topology(dice, _MOST_EXECUTORS)
     assert topology.measured is not None
-    cpu = sum(each.cpu for each in topology.measured.tasks.values())
+    cpu = sum(load.cpu for load in topology.measured.tasks.values())
     count = dice.randint(2, _MOST_NODES)
     is_mixed = dice.random() < 0.25
     shares = [dice.choice((0.5, 1.0)) if is_mixed else 1.0 for _ in range(count)]
@@ -190,7 +190,7 @@ def _drawn(dice: Random, used: float) -> Scene:
         )
         for at, share in enumerate(shares)
     )
-    slots = sum(len(each.ports) for each in nodes)
+    slots = sum(len(node.ports) for node in nodes)
     workers = dice.randint(2, min(slots, len(topology.executors)))
     sized = replace(
         topology,

@@ -14,7 +14,7 @@ def scheduler_named(name: str, conf: Conf, inner: str = "default") -> Scheduler:
 
     InvalidConfigError when there is none of that name.
     """
-    names = [each.replace(":", ".") for each in (name, inner)]
+    names = [part.replace(":", ".") for part in (name, inner)]
     own = [dotted for dotted, given in zip(names, (name, inner), strict=True) if dotted != given]
     if own:
         conf = {**conf, ALLOWED_KEY: [*ChoiceSettings.of_partial(conf).allowed, *own]}

@@ -86,13 +86,13 @@ class Sweep:
 
 
 def _means(rows: Sequence[Row], values: Sequence[str]) -> Row:
-    found: Row = {}
+    summary: Row = {}
     for name in values:
         numbers = [row[name] for row in rows if row[name] is not None]
         error = stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
-        found[name] = float(mean(numbers)) if numbers else None
-        found[f"{name}_ci"] = _CONFIDENT * error if numbers else None
-    return found
+        summary[name] = float(mean(numbers)) if numbers else None
+        summary[f"{name}_ci"] = _CONFIDENT * error if numbers else None
+    return summary
 
 
 def latex(rows: Sequence[Row], caption: str = "", digits: int = 2) -> str:
@@ -132,7 +132,7 @@ def _cell(row: Row, name: str, digits: int) -> str:
     return f"{value:.{digits}f}" + (rf" $\pm$ {error:.{digits}f}" if error is not None else "")
 
 
-_SPECIAL = {each: rf"\{each}" for each in "&%$#_{}"} | {
+_SPECIAL = {character: rf"\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -140,4 +140,4 @@ _SPECIAL = {each: rf"\{each}" for each in "&%$#_{}"} | {
 
 
 def _escaped(words: str) -> str:
-    return "".join(_SPECIAL.get(each, each) for each in words)
+    return "".join(_SPECIAL.get(character, character) for character in words)

@@ -72,18 +72,20 @@ def sweep(
             )
     wanted = {name: list(values) for name, values in (parameters or {}).items()}
     schedulers = [schedulers] if isinstance(schedulers, str) else schedulers
-    chosen = [dict(zip(wanted, each, strict=True)) for each in product(*wanted.values())]
+    chosen = [dict(zip(wanted, values, strict=True)) for values in product(*wanted.values())]
     task = {"schedulers": list(schedulers), "conf": dict(conf or {}), "timed": timed}
-    jobs = [task | {"seed": int(seed), "chosen": each} for seed in seeds for each in chosen]
+    jobs = [
+        task | {"seed": int(seed), "chosen": parameters} for seed in seeds for parameters in chosen
+    ]
     # as they are in another process, where there are no tuples
     jobs = json.loads(json.dumps(jobs))
     shown = sys.stderr.isatty() if progress is None else progress
     with _bar(len(jobs), shown) as step:
         if min(processes, len(jobs)) <= 1:
-            found = [(job_rows(job), step())[0] for job in jobs]
+            rows_by_job = [(job_rows(job), step())[0] for job in jobs]
         else:
-            found = _in_processes(jobs, min(processes, len(jobs)), step)
-    return Sweep(tuple(row for rows in found for row in rows), tuple(wanted))
+            rows_by_job = _in_processes(jobs, min(processes, len(jobs)), step)
+    return Sweep(tuple(row for rows in rows_by_job for row in rows), tuple(wanted))
 
 
 def job_rows(job: Mapping[str, Any]) -> list[Row]:
@@ -139,11 +141,13 @@ def _judged(scene: Scene, name: str, conf: Conf, timed: bool) -> Row:
     measures = after.measures()
     row |= {key: measures[key] for key in _OF_SCENE} | costs(after)
     unplaced = after.unplaced()
-    row["reason"] = next((each["reason"] for each in unplaced if each["reason"]), None)
+    row["reason"] = next((entry["reason"] for entry in unplaced if entry["reason"]), None)
     if not unplaced:
         predicted = predict(after)
-        latencies = [each["latency_ms"] for each in predicted]
-        row["throughput"] = min(each["most_rows_per_s"] / each["rows_per_s"] for each in predicted)
+        latencies = [rates["latency_ms"] for rates in predicted]
+        row["throughput"] = min(
+            rates["most_rows_per_s"] / rates["rows_per_s"] for rates in predicted
+        )
         row["latency_ms"] = None if None in latencies else sum(latencies) / len(latencies)
     if (ratios := distance(after)) is not None:
         row["crossing_by_least"], row["busiest_by_least"] = ratios
@@ -154,12 +158,12 @@ def _judged(scene: Scene, name: str, conf: Conf, timed: bool) -> Row:
     rest = after.without(nodes[0]["node"])
     later = rest.scheduled(name, conf)
     row["moved_by_loss"] = _count_moved(rest, later)
-    row["unplaced_by_loss"] = sum(each["unplaced"] for each in later.unplaced())
+    row["unplaced_by_loss"] = sum(entry["unplaced"] for entry in later.unplaced())
     return row
 
 
 def _count_moved(before: Scene, after: Scene) -> int:
-    return sum(each["before"] is not None for each in moved(before, after))
+    return sum(move["before"] is not None for move in moved(before, after))
 
 
 # -- processes -------------------------------------------------------------------------------------
@@ -188,7 +192,7 @@ def _bar(total: int, shown: bool) -> Iterator[Step]:
 
 def _in_processes(jobs: Sequence[Row], processes: int, step: Step) -> list[list[Row]]:
     """Return the rows of all jobs in their order; every n-th job belongs to the same process."""
-    found: list[list[Row]] = [[] for _ in jobs]
+    rows_by_job: list[list[Row]] = [[] for _ in jobs]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     children = [
         subprocess.Popen(
@@ -208,8 +212,8 @@ def _in_processes(jobs: Sequence[Row], processes: int, step: Step) -> list[list[
                 for at, child in enumerate(children)
             }
             try:
-                for each in as_completed(asked):
-                    found[asked[each] :: processes] = each.result()
+                for batch in as_completed(asked):
+                    rows_by_job[asked[batch] :: processes] = batch.result()
             except BaseException:
                 for child in children:
                     child.kill()
@@ -218,7 +222,7 @@ def _in_processes(jobs: Sequence[Row], processes: int, step: Step) -> list[list[
         for child in children:
             with child:
                 child.kill()
-    return found
+    return rows_by_job
 
 
 def _ask(child: subprocess.Popen[str], jobs: Sequence[Row], step: Step) -> list[list[Row]]:
@@ -226,18 +230,18 @@ def _ask(child: subprocess.Popen[str], jobs: Sequence[Row], step: Step) -> list[
     # A process that has ended reads nothing: what is missing below says so.
     with suppress(BrokenPipeError), child.stdin:
         child.stdin.writelines(json.dumps(job) + "\n" for job in jobs)
-    found: list[list[Row]] = []
+    rows_by_job: list[list[Row]] = []
     for line in child.stdout:
         answer = json.loads(line)
         if "error" in answer:
             raise InvalidConfigError(answer["error"])
-        found.append(answer["rows"])
+        rows_by_job.append(answer["rows"])
         step()
-    if len(found) < len(jobs):
+    if len(rows_by_job) < len(jobs):
         raise SparkStormError(
-            f"a process of the sweep ended at job {len(found)} of {len(jobs)} with status {child.wait()}"
+            f"a process of the sweep ended at job {len(rows_by_job)} of {len(jobs)} with status {child.wait()}"
         )
-    return found
+    return rows_by_job
 
 
 def serve() -> None:

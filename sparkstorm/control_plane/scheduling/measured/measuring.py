@@ -85,10 +85,12 @@ class _Rates:
             self._add(owner, record, earlier, now_ms)
 
     def _add(self, owner: str, new: Progress, earlier: Sequence[Progress], now_ms: int) -> None:
-        known = [each for each in (*earlier, new) if each.started_ms == new.started_ms]
-        begun = [each for each in known if each.now_ms <= self.began_ms]
+        known = [progress for progress in (*earlier, new) if progress.started_ms == new.started_ms]
+        begun = [progress for progress in known if progress.now_ms <= self.began_ms]
         # An owner that began within the window had counted nothing before it.
-        old = max(begun, key=lambda each: each.now_ms, default=Progress(now_ms=self.began_ms))
+        old = max(
+            begun, key=lambda progress: progress.now_ms, default=Progress(now_ms=self.began_ms)
+        )
         # Where the record is older than a minute, nothing was committed for long behind it.
         since_ms = max(old.now_ms, self.began_ms - EARLIER_MS)
         seconds = max(1, now_ms - since_ms) / 1000
@@ -100,11 +102,11 @@ class _Rates:
             rates.busy_us += _grown(counts, before, "busy_us") / seconds
         for edge, flow in new.edges.items():
             former = old.edges.get(edge)
-            found = self.edges[edge]
-            found.bytes += _grown(flow, former, "bytes") / seconds
-            found.entries += _grown(flow, former, "entries") / seconds
+            rate = self.edges[edge]
+            rate.bytes += _grown(flow, former, "bytes") / seconds
+            rate.entries += _grown(flow, former, "entries") / seconds
             sent = _grown(flow, former, "sent") / seconds
-            found.sent[owner] = found.sent.get(owner, 0.0) + sent
+            rate.sent[owner] = rate.sent.get(owner, 0.0) + sent
 
 
 def _grown(new: object, old: object | None, name: str) -> int:
@@ -135,7 +137,7 @@ def measure(
         _loads(rates, slots, {beat.slot: beat for beat in beats}),
         now_ms - rates.began_ms,
         max(0, now_ms - placed_ms),
-        sum(each.bytes for each in rates.edges.values()),
+        sum(edge.bytes for edge in rates.edges.values()),
     )
 
 
@@ -154,14 +156,14 @@ def _flows(
     }
     left = {edge: _left(rates, edge, grouping, outline, slots) for edge, grouping in edges.items()}
     rows = sum(left.values())
-    mean = sum(rates.edges[each].bytes for each in edges) / rows if rows else _TYPICAL_ROW
+    mean = sum(rates.edges[edge].bytes for edge in edges) / rows if rows else _TYPICAL_ROW
     for edge in sorted(edges):
-        found = rates.edges[edge]
-        size = found.bytes / left[edge] if left[edge] else mean
-        if found.entries:
+        rate = rates.edges[edge]
+        size = rate.bytes / left[edge] if left[edge] else mean
+        if rate.entries:
             # An entry has one row or more.
-            size = min(size, found.bytes / found.entries)
-        sent = sum(found.sent.values())
+            size = min(size, rate.bytes / rate.entries)
+        sent = sum(rate.sent.values())
         yield Flow(*edge, sent, sent * size)
 
 
@@ -197,15 +199,15 @@ def _loads(
     by_slot: defaultdict[WorkerSlot, list[int]] = defaultdict(list)
     for task, slot in sorted(slots.items()):
         by_slot[slot].append(task)
-    found: dict[int, TaskLoad] = {}
+    loads: dict[int, TaskLoad] = {}
     for slot, tasks in by_slot.items():
         stats = beats[slot].stats if slot in beats else {}
-        found |= _of_worker(
+        loads |= _of_worker(
             {task: rates.tasks[task] for task in tasks},
             _number(stats.get("cpu_percent")),
             _number(stats.get("memory_mb")),
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(loads.items()))
 
 
 def _of_worker(
@@ -214,8 +216,8 @@ def _of_worker(
     """Divide a worker's CPU and memory among its tasks: CPU in their code by the time there, the
     rest (commits, reads) by rows; memory evenly, since a process has one heap.
     """
-    busy = {task: min(1.0, each.busy_us / 1e6) for task, each in tasks.items()}
-    rows = {task: each.emitted + each.executed for task, each in tasks.items()}
+    busy = {task: min(1.0, counts.busy_us / 1e6) for task, counts in tasks.items()}
+    rows = {task: counts.emitted + counts.executed for task, counts in tasks.items()}
     in_code = 100.0 * sum(busy.values())
     all_rows = sum(rows.values())
     cpu = in_code if cpu is None else cpu
@@ -224,14 +226,14 @@ def _of_worker(
     rest = max(0.0, cpu - in_code)
     return {
         task: TaskLoad(
-            each.emitted,
-            each.executed,
+            counts.emitted,
+            counts.executed,
             busy[task],
             100.0 * busy[task] * scale
             + rest * (rows[task] / all_rows if all_rows else 1.0 / len(tasks)),
             memory_mb / len(tasks) if memory_mb is not None else None,
         )
-        for task, each in tasks.items()
+        for task, counts in tasks.items()
     }
 
 
