@@ -31,9 +31,10 @@ from sparkstorm.control_plane.scheduling.per_topology import (
 from sparkstorm.control_plane.scheduling.records import TopologyView
 from sparkstorm.control_plane.scheduling.settings import TrafficSettings
 from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
+from sparkstorm.control_plane.scheduling.traffic.division import Division, Item, Limits, Weights
 from sparkstorm.control_plane.scheduling.traffic.plans import Plan, Plans
 from sparkstorm.control_plane.scheduling.traffic.scheduler import TrafficScheduler
-from sparkstorm.control_plane.scheduling.traffic.search import Item, Limits, Search, Weights
+from sparkstorm.control_plane.scheduling.traffic.search import Search
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from sparkstorm.extensions.laboratory import Scene, generate, moved
 from sparkstorm.extensions.laboratory.optimum import (
@@ -119,13 +120,14 @@ def test_the_search_is_never_worse_than_its_greedy_start(seed: int) -> None:
     room = [(12.0 * count / bins,)] * bins
     limits = Limits(room, [100.0] * bins, [3] * bins, dice.randint(1, min(count, 3 * bins)), bins)
     limits = replace(limits, most_bins=limits.workers)
-    search = Search(items, limits, 2, Weights(balance=dice.choice((0.0, 5.0))), 10_000)
+    division = Division(items, limits, 2, Weights(balance=dice.choice((0.0, 5.0))))
+    search = Search(division, 10_000)
     if not search.greedy():
         return
-    before = search.cost()
+    before = division.cost()
     search.improve()
-    assert search.cost() <= before + 1e-9
-    assert search.is_whole()
+    assert division.cost() <= before + 1e-9
+    assert division.is_whole()
 
 
 def test_a_topology_without_measurements_is_placed_by_its_edges() -> None:

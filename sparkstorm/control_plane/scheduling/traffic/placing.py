@@ -13,21 +13,21 @@ from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.control_plane.scheduling.records import TopologyView
 from sparkstorm.control_plane.scheduling.resource.resources import CPU, Vector
 from sparkstorm.control_plane.scheduling.settings import MachineSettings, TrafficSettings
+from sparkstorm.control_plane.scheduling.traffic.division import (
+    NOWHERE,
+    UNBOUNDED,
+    Division,
+    Limits,
+    Weights,
+    coloured,
+)
 from sparkstorm.control_plane.scheduling.traffic.plans import Price
 from sparkstorm.control_plane.scheduling.traffic.problem import (
     Demand,
     Placed,
     TrafficProblem,
 )
-from sparkstorm.control_plane.scheduling.traffic.search import (
-    NOWHERE,
-    UNBOUNDED,
-    Chance,
-    Limits,
-    Search,
-    Weights,
-    coloured,
-)
+from sparkstorm.control_plane.scheduling.traffic.search import Chance, Search
 from sparkstorm.control_plane.scheduling.view import ClusterView
 
 # Share of its traffic that a topology is taken to send between nodes at the least, when the balance
@@ -212,8 +212,8 @@ def _over_nodes(task: Task, worker_load: float) -> dict[str, list[ExecutorId]] |
     problem, settings = task.problem, task.settings
     executors = task.executors
     items = problem.items(executors, task.move_share)
-    index = {node.id: at for at, node in enumerate(task.nodes)}
-    racks = {rack: at for at, rack in enumerate(sorted({node.rack for node in task.nodes}))}
+    bin_by_node = {node.id: bin_ for bin_, node in enumerate(task.nodes)}
+    racks = {rack: n for n, rack in enumerate(sorted({node.rack for node in task.nodes}))}
     locked = task.home if task.stay else {}
     limits = Limits(
         [node.capacity for node in task.nodes],
@@ -232,49 +232,50 @@ def _over_nodes(task: Task, worker_load: float) -> dict[str, list[ExecutorId]] |
         problem.apart,
     )
     weights = Weights(rack=settings.rack_weight - 1.0)
-    search = Search(items, limits, problem.num_rows, weights, settings.budget)
-    for at, executor in enumerate(executors):
+    division = Division(items, limits, problem.num_rows, weights)
+    for item, executor in enumerate(executors):
         slot = task.home.get(executor)
-        if slot is not None and slot.node in index:
-            search.home[at] = index[slot.node]
+        if slot is not None and slot.node in bin_by_node:
+            division.homes[item] = bin_by_node[slot.node]
             if task.stay:
-                search.lock(at, index[slot.node])
-    if not _search(search, problem, settings):
+                division.lock(item, bin_by_node[slot.node])
+    if not _search(Search(division, settings.budget), problem, settings):
         return None
-    found: dict[str, list[ExecutorId]] = {}
-    for executor, where in zip(executors, search.place, strict=True):
-        found.setdefault(task.nodes[where].id, []).append(executor)
-    return found
+    by_node: dict[str, list[ExecutorId]] = {}
+    for executor, bin_ in zip(executors, division.bins, strict=True):
+        by_node.setdefault(task.nodes[bin_].id, []).append(executor)
+    return by_node
 
 
 def _search(search: Search, problem: TrafficProblem, settings: TrafficSettings) -> bool:
     """Search for little traffic, then for a balance that is worth its traffic."""
-    homes = [*search.home]
-    search.weights = replace(search.weights, balance=settings.balance_weight * _scale(problem, 0.0))
+    division = search.division
+    homes = [*division.homes]
+
+    def weigh(crossing: float) -> None:
+        balance = settings.balance_weight * _scale(problem, crossing)
+        division.weights = replace(division.weights, balance=balance)
+
+    weigh(0.0)
     if not search.start():
         return False
-    answers = [[*search.place]]
-    if NOWHERE not in homes and not any(search.is_locked):
-        search.load_answer(homes)
+    answers = [[*division.bins]]
+    if NOWHERE not in homes and not any(division.is_locked):
+        division.load_answer(homes)
         # From an answer that is over, the search would stay there: what relieves it may cost more.
-        if search.is_whole() and search.fits():
+        if division.is_whole() and division.room.fits():
             answers.append(homes)
-    if len(search.items) > _RESTARTED:
-        crossing = max(0.0, problem.total - search.value)
-        balance = settings.balance_weight * _scale(problem, crossing)
-        search.weights = replace(search.weights, balance=balance)
-        search.load_answer(answers[-1])
+    if len(division.items) > _RESTARTED:
+        weigh(max(0.0, problem.total - division.value))
+        division.load_answer(answers[-1])
         search.improve()
         return True
     chance = Chance()
     # Without balance first: what crosses at the least is the measure by which balance is weighed.
-    search.weights = replace(search.weights, balance=0.0 if problem.total else 1.0)
+    division.weights = replace(division.weights, balance=0.0 if problem.total else 1.0)
     least = _best(search, answers, chance, settings.budget // 2)
-    crossing = max(0.0, problem.total - search.value)
-    search.weights = replace(
-        search.weights, balance=settings.balance_weight * _scale(problem, crossing)
-    )
-    search.load_answer(_best(search, [least, *answers], chance, settings.budget // 2))
+    weigh(max(0.0, problem.total - division.value))
+    division.load_answer(_best(search, [least, *answers], chance, settings.budget // 2))
     return True
 
 
@@ -285,17 +286,18 @@ def _scale(problem: TrafficProblem, crossing: float) -> float:
 def _best(
     search: Search, answers: Sequence[Sequence[int]], chance: Chance, budget: int
 ) -> list[int]:
-    """Improve several answers, disturb the best one, and go to the best that was found."""
+    """Improve several answers, disturb the best one, and go to the best of all."""
+    division = search.division
     search.budget = budget
-    found: list[tuple[float, list[int]]] = []
+    improved: list[tuple[float, list[int]]] = []
     for answer in answers:
-        search.load_answer(answer)
+        division.load_answer(answer)
         search.improve()
-        found.append((search.cost(), [*search.place]))
-    search.load_answer(min(found)[1])
-    if len(search.items) <= _RESTARTED:
+        improved.append((division.cost(), [*division.bins]))
+    division.load_answer(min(improved)[1])
+    if len(division.items) <= _RESTARTED:
         search.restart(chance)
-    return [*search.place]
+    return [*division.bins]
 
 
 # -- over workers ----------------------------------------------------------------------------------
@@ -344,10 +346,12 @@ def _colours(problem: TrafficProblem, executors: Sequence[ExecutorId]) -> dict[E
     do not.
     """
     topology = problem.topology
-    at = {part.id: number for number, part in enumerate(topology.components)}
-    parts = {each: at[topology.component_by_executor[each]] for each in executors}
-    found = coloured(parts.values(), problem.apart)
-    return {each: found[part] for each, part in parts.items()}
+    number_by_id = {part.id: number for number, part in enumerate(topology.components)}
+    parts = {
+        executor: number_by_id[topology.component_by_executor[executor]] for executor in executors
+    }
+    colours = coloured(parts.values(), problem.apart)
+    return {executor: colours[part] for executor, part in parts.items()}
 
 
 def _over_workers(
@@ -366,18 +370,19 @@ def _over_workers(
         if not search.start():
             is_free = not (task.stay and homes)
             return _dealt(slots, _colours(task.problem, executors)) if is_free else None
-    first = [*search.place]
-    answers = [first]
-    if NOWHERE not in search.home:
-        search.load_answer(search.home)
-        if search.is_whole():
-            answers.append([*search.home])
+    division = search.division
+    answers = [[*division.bins]]
+    if NOWHERE not in division.homes:
+        division.load_answer(division.homes)
+        if division.is_whole():
+            answers.append([*division.homes])
     if len(task.executors) > _RESTARTED:
-        search.load_answer(answers[-1])
-        _improve_once(search)
+        division.load_answer(answers[-1])
+        for item in search.movable:
+            search.move(item)
     else:
-        search.load_answer(_best(search, answers, Chance(), search.budget))
-    return {each: slots[where] for each, where in zip(executors, search.place, strict=True)}
+        division.load_answer(_best(search, answers, Chance(), search.budget))
+    return {executor: slots[bin_] for executor, bin_ in zip(executors, division.bins, strict=True)}
 
 
 def _search_of_workers(
@@ -399,26 +404,20 @@ def _search_of_workers(
         [1] * count,
         count,
         count,
-        kept=[int(slot in locked) for slot in slots],
+        staying=[int(slot in locked) for slot in slots],
         apart=problem.apart,
     )
     inside = sum(item.traffic for item in items) / 2.0
     balance = _WORKER_BALANCE * inside or 1.0
     budget = max(4 * len(items), task.settings.budget // 10)
-    search = Search(items, limits, problem.num_rows, Weights(balance=balance), budget)
-    for at, executor in enumerate(executors):
+    division = Division(items, limits, problem.num_rows, Weights(balance=balance))
+    for item, executor in enumerate(executors):
         slot = homes.get(executor)
         if slot in slots:
-            search.home[at] = slots.index(slot)
+            division.homes[item] = slots.index(slot)
             if task.stay:
-                search.lock(at, slots.index(slot))
-    return search
-
-
-def _improve_once(search: Search) -> None:
-    for at in search.order:
-        if not search.is_locked[at]:
-            search.move(at)
+                division.lock(item, slots.index(slot))
+    return Search(division, budget)
 
 
 def _slots(

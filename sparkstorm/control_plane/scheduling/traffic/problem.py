@@ -20,7 +20,7 @@ from sparkstorm.control_plane.scheduling.resource.resources import (
     Vector,
     normalised,
 )
-from sparkstorm.control_plane.scheduling.traffic.search import UNBOUNDED, Item
+from sparkstorm.control_plane.scheduling.traffic.division import UNBOUNDED, Item
 from sparkstorm.control_plane.scheduling.view import ClusterView
 
 Placed = Mapping[ExecutorId, WorkerSlot]
