@@ -184,7 +184,7 @@ class Workers:
         self._least_by_bin: Counts = self._staying.copy()
         self._least = int(self._staying.sum())
         self._most = int(np.minimum(self._slots, self._staying).sum())
-        self._num_used = 0
+        self._num_used = 0  # bins
         self._num_colours: dict[tuple[int, ...], int] = {}  # workers for components, once counted
 
     def change(self, item: int, bin_: int, sign: int, is_locked: bool) -> None:
@@ -258,7 +258,7 @@ class Workers:
 
 
 class Division:
-    """Bins of items, what they cost, and which bins may take an item."""
+    """Bins of items, their cost, and the bins that may take an item."""
 
     def __init__(
         self, items: Sequence[Item], limits: Limits, num_rows: int, weights: Weights
@@ -267,7 +267,7 @@ class Division:
         self.items = items
         self.weights = weights
         self.bins = [NOWHERE] * len(items)
-        self.homes = [NOWHERE] * len(items)
+        self.homes = [NOWHERE] * len(items)  # bins that it costs nothing to be in
         self.is_locked = [False] * len(items)
         self.value = 0.0  # bytes a second inside bins (and, weighted, inside racks)
         self.pulls = Pulls(items, limits, num_rows, weights.rack)

@@ -104,7 +104,7 @@ def nodes_for(
     users: dict[str | None, set[str]] = {}  # by host, which may have several supervisors
     for slot, owner in cluster.used_slots().items():
         users.setdefault(cluster.host_of(slot.node), set()).add(owner)
-    found = []
+    nodes = []
     for node, supervisor in cluster.supervisors.items():
         free = tuple(cluster.free.ports(node))
         mine = tuple(slot for slot in sorted(own.get(node, ())) if cluster.can_reassign(slot))
@@ -117,7 +117,7 @@ def nodes_for(
         used = taken.get(node, demand.zero)
         # A node of unknown strength is as strong as any other of that kind.
         strength = offer[CPU] if 0.0 < offer[CPU] < UNBOUNDED else _ONE_CORE
-        found.append(
+        nodes.append(
             Node(
                 node,
                 supervisor.rack or "",
@@ -128,7 +128,7 @@ def nodes_for(
                 free,
             )
         )
-    return tuple(found)
+    return tuple(nodes)
 
 
 def most_nodes(topology: TopologyView, machines: Mapping[str, int], workers: int) -> int:
@@ -152,9 +152,9 @@ def solved(task: Task) -> dict[ExecutorId, WorkerSlot] | None:
         by_node = _over_nodes(task, most)
         workers = _workers(task, by_node, most) if by_node is not None else None
         if by_node is not None and workers is not None:
-            found = _divided(task, by_node, workers, wished)
-            if found is not None:
-                return found
+            placed = _divided(task, by_node, workers, wished)
+            if placed is not None:
+                return placed
     return None
 
 
@@ -168,10 +168,10 @@ def _divided(
     for node in task.nodes:
         if node.id in by_node:
             count = workers[node.id]
-            found = _over_workers(task, node, by_node[node.id], count, worker_load)
-            if found is None:
+            on_node = _over_workers(task, node, by_node[node.id], count, worker_load)
+            if on_node is None:
                 return None
-            placed |= found
+            placed |= on_node
     return placed
 
 
@@ -317,14 +317,14 @@ def _workers(
         executors = by_node.get(node.id)
         if not executors:
             continue
-        kept = {locked[each] for each in executors if each in locked}
-        free = sum(each not in locked for each in executors)
+        staying = {locked[executor] for executor in executors if executor in locked}
+        free = sum(executor not in locked for executor in executors)
         slots = len(node.own) + len(node.free)
         load[node.id] = sum(map(task.problem.load, executors))
         for_load = ceil(load[node.id] / worker_load - 1e-9)
         for_constraints = 1 + max(_colours(task.problem, executors).values())
-        counts[node.id] = max(len(kept), for_load, for_constraints)
-        most[node.id] = min(slots, len(kept) + free)
+        counts[node.id] = max(len(staying), for_load, for_constraints)
+        most[node.id] = min(slots, len(staying) + free)
         if counts[node.id] > most[node.id]:
             return None
     left = task.workers - sum(counts.values())
@@ -332,10 +332,10 @@ def _workers(
         return None
     homes = {node.id: len(node.own) for node in task.nodes}
     for _ in range(left):
-        open_nodes = [each for each in counts if counts[each] < most[each]]
+        open_nodes = [node for node in counts if counts[node] < most[node]]
         wanted = max(
             open_nodes,
-            key=lambda each: (counts[each] < homes[each], load[each] / counts[each], each),
+            key=lambda node: (counts[node] < homes[node], load[node] / counts[node], node),
         )
         counts[wanted] += 1
     return counts
@@ -360,7 +360,7 @@ def _over_workers(
     """Return the slot of each executor of a node; None where those that stay leave none to one that
     may not share a worker with them.
     """
-    homes = {each: task.home[each] for each in executors if each in task.home}
+    homes = {executor: task.home[executor] for executor in executors if executor in task.home}
     slots = _slots(node, homes, count, task.stay)
     if count == 1:
         return dict.fromkeys(executors, slots[0])
@@ -440,11 +440,11 @@ def _dealt(
         by_colour.setdefault(colour, []).append(executor)
     counts = dict.fromkeys(by_colour, 1)
     for _ in range(len(slots) - len(counts)):
-        open_colours = [each for each in counts if counts[each] < len(by_colour[each])]
-        counts[max(open_colours, key=lambda each: len(by_colour[each]) / counts[each])] += 1
+        open_colours = [colour for colour in counts if counts[colour] < len(by_colour[colour])]
+        counts[max(open_colours, key=lambda colour: len(by_colour[colour]) / counts[colour])] += 1
     dealt: dict[ExecutorId, WorkerSlot] = {}
     left = iter(slots)
     for colour, executors in by_colour.items():
         own = [next(left) for _ in range(counts[colour])]
-        dealt |= {each: own[at % len(own)] for at, each in enumerate(executors)}
+        dealt |= {executor: own[n % len(own)] for n, executor in enumerate(executors)}
     return dealt

@@ -51,26 +51,26 @@ class Demand:
         CPU is what was measured, else what was asked for; memory the larger of both, shared regions
         counted for each executor that names them.
         """
-        found = self._by_topology.get(topology.id)
-        if found is None:
-            found = self._by_topology[topology.id] = self._needs(topology)
-        return found
+        needs = self._by_topology.get(topology.id)
+        if needs is None:
+            needs = self._by_topology[topology.id] = self._needs(topology)
+        return needs
 
     def _needs(self, topology: TopologyView) -> dict[ExecutorId, Vector]:
         requests = Requests(topology, self._shape)
         measured = topology.measured
-        found = {}
-        for each in topology.executors:
-            needs = [*requests.of(each).vector]
+        needs_by_executor = {}
+        for executor in topology.executors:
+            needs = [*requests.of(executor).vector]
             if requests.shared:
-                needs[MEMORY] += sum(requests.shared.on_worker([each]))
-                needs[MEMORY] += requests.shared.on_node([each])
-            if measured and all(task in measured.tasks for task in each.tasks):
-                load = measured.load(each)
+                needs[MEMORY] += sum(requests.shared.on_worker([executor]))
+                needs[MEMORY] += requests.shared.on_node([executor])
+            if measured and all(task in measured.tasks for task in executor.tasks):
+                load = measured.load(executor)
                 needs[CPU] = load.cpu
                 needs[MEMORY] = max(needs[MEMORY], load.memory_mb or 0.0)
-            found[each] = tuple(needs)
-        return found
+            needs_by_executor[executor] = tuple(needs)
+        return needs_by_executor
 
     def offer(self, supervisor: SupervisorView) -> Vector:
         """Return what a supervisor offers; CPU that it does not declare is what was measured."""
@@ -104,13 +104,13 @@ class TrafficProblem:
         self.total = sum(flow.bytes_per_s for flow in self.flows)
         self.num_rows = 2 * len(self.flows)
         self.needs = needs
-        self._component_at = {part.id: at for at, part in enumerate(topology.components)}
+        self._number_by_id = {part.id: n for n, part in enumerate(topology.components)}
         constraints = Constraints(topology)
         self.most_of_component = {
-            self._component_at[name]: most for name, most in constraints.max_on_node.items()
+            self._number_by_id[name]: most for name, most in constraints.max_on_node.items()
         }
         self.apart = {
-            self._component_at[name]: frozenset(self._component_at[other] for other in others)
+            self._number_by_id[name]: frozenset(self._number_by_id[other] for other in others)
             for name, others in constraints.incompatible.items()
             if others
         }
@@ -128,32 +128,32 @@ class TrafficProblem:
 
     def items(self, executors: Iterable[ExecutorId], move_share: float = 0.0) -> list[Item]:
         """Return executors as items; a move costs `move_share` of an executor's traffic."""
-        found = (self._items[each] for each in executors)
+        items = [self._items[executor] for executor in executors]
         if not move_share:
-            return list(found)
-        return [replace(each, move_cost=move_share * each.traffic) for each in found]
+            return items
+        return [replace(item, move_cost=move_share * item.traffic) for item in items]
 
     @cached_property
     def _items(self) -> dict[ExecutorId, Item]:
         executors = self.topology.executors
-        pulls: dict[ExecutorId, list[tuple[int, float]]] = {each: [] for each in executors}
-        shares: dict[ExecutorId, list[tuple[int, float]]] = {each: [] for each in executors}
-        for at, flow in enumerate(self.flows):
-            ends = ((flow.sent, 2 * at, 2 * at + 1), (flow.taken, 2 * at + 1, 2 * at))
+        pulls: dict[ExecutorId, list[tuple[int, float]]] = {executor: [] for executor in executors}
+        shares: dict[ExecutorId, list[tuple[int, float]]] = {executor: [] for executor in executors}
+        for row, flow in zip(range(0, self.num_rows, 2), self.flows, strict=True):
+            ends = ((flow.sent, row, row + 1), (flow.taken, row + 1, row))
             for part, pulling, own in ends:
                 for executor, share in part.items():
                     if share:
                         pulls[executor].append((pulling, flow.bytes_per_s * share))
                         shares[executor].append((own, share))
         return {
-            each: Item(
-                self.needs[each],
-                self.load(each),
-                self._component_at[self.topology.component_by_executor[each]],
-                pulls[each],
-                shares[each],
+            executor: Item(
+                self.needs[executor],
+                self.load(executor),
+                self._number_by_id[self.topology.component_by_executor[executor]],
+                pulls[executor],
+                shares[executor],
             )
-            for each in executors
+            for executor in executors
         }
 
     def traffic(
@@ -161,14 +161,14 @@ class TrafficProblem:
     ) -> Traffic:
         """Return the bytes a second between racks, nodes, and workers of a node."""
         in_slots = _inside(self.flows, placed)
-        in_nodes = _inside(self.flows, {each: slot.node for each, slot in placed.items()})
-        by_rack = {each: racks.get(slot.node) for each, slot in placed.items()}
+        in_nodes = _inside(self.flows, {executor: slot.node for executor, slot in placed.items()})
+        by_rack = {executor: racks.get(slot.node) for executor, slot in placed.items()}
         in_racks = _inside(self.flows, by_rack)
-        known = [
+        amounts = [
             flow.bytes_per_s * _placed(flow.sent, placed) * _placed(flow.taken, placed)
             for flow in self.flows
         ]
-        total = sum(known)
+        total = sum(amounts)
         between_racks = max(0.0, total - in_racks)
         nodes = max(0.0, in_racks - in_nodes) + rack_weight * between_racks
         return Traffic(total, nodes, max(0.0, in_nodes - in_slots), between_racks)
@@ -190,17 +190,17 @@ def _placed(shares: Mapping[ExecutorId, float], placed: Placed) -> float:
     return sum(share for executor, share in shares.items() if executor in placed)
 
 
-def _inside(flows: Iterable[SharedFlow], place: Mapping[ExecutorId, object]) -> float:
-    """Return the bytes a second that stay within a place."""
+def _inside(flows: Iterable[SharedFlow], group_of: Mapping[ExecutorId, object]) -> float:
+    """Return the bytes a second between executors of one group: a slot, a node or a rack."""
     total = 0.0
     for flow in flows:
         sent: defaultdict[object, float] = defaultdict(float)
         for executor, share in flow.sent.items():
-            if executor in place:
-                sent[place[executor]] += share
+            if executor in group_of:
+                sent[group_of[executor]] += share
         both = 0.0
         for executor, share in flow.taken.items():
-            if executor in place:
-                both += share * sent.get(place[executor], 0.0)
+            if executor in group_of:
+                both += share * sent.get(group_of[executor], 0.0)
         total += flow.bytes_per_s * both
     return total
