@@ -186,10 +186,9 @@ def test_a_start_is_found_once_and_partitions_that_are_added_later_are_read_from
     produce(kafka, name, ["old"])
     admin = AdminClient({"bootstrap.servers": kafka.address})
     source = KafkaSource(kafka.address, name, start=start)
-    tasks: list[Any] = [Bench(copy.copy(source), tasks=2) for _ in range(2)]  # type: ignore[arg-type]
+    tasks: list[Any] = [Bench(copy.copy(source), tasks=2, index=index) for index in range(2)]  # type: ignore[arg-type]
     bench: Any
-    for index, bench in enumerate(tasks):
-        bench.source._index = index
+    for bench in tasks:
         bench.step()
     assert sorted(str(bench.kept) for bench in tasks) == [f"[{{'{name}/0': 1}}]", "[{}]"]
     produce(kafka, name, ["new"])
@@ -198,8 +197,7 @@ def test_a_start_is_found_once_and_partitions_that_are_added_later_are_read_from
     for index, bench in enumerate(tasks):
         if index:  # one task goes on, the other one starts anew
             bench.source.close()
-            bench = tasks[index] = Bench(bench.source, bench.kept[0], tasks=2)
-            bench.source._index = index
+            bench = tasks[index] = Bench(bench.source, bench.kept[0], tasks=2, index=index)
         bench.at_ms += 30_000
     found = [row[0] for bench in tasks for row in bench.until(1)]
     assert sorted(found) == ['"added"', '"new"']
@@ -355,7 +353,7 @@ def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
     bench = Bench(away)  # type: ignore[arg-type]
     away._client._options["socket.connection.setup.timeout.ms"] = 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparkstorm.connectors.kafka.source.CALL_SECS", 0.2)
+        patch.setattr("sparkstorm.connectors.kafka.partitions.CALL_SECS", 0.2)
         bench.step(1)
     assert "cannot be reached" in bench.errors[0]
     away.close()
@@ -383,7 +381,7 @@ def test_a_wrong_password_is_one_sentence(
     )
     assert read_all(kafka, name) == ["a", {"n": 1}]
     monkeypatch.setenv("KAFKA_PASSWORD", "wrong")
-    monkeypatch.setattr("sparkstorm.connectors.kafka.source.CALL_SECS", 2.0)
+    monkeypatch.setattr("sparkstorm.connectors.kafka.partitions.CALL_SECS", 2.0)
     monkeypatch.setattr("sparkstorm.connectors.kafka.sink.CALL_SECS", 2.0)
     source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
     with pytest.raises(

@@ -215,10 +215,12 @@ class Bench:
 
     column_streams: frozenset[str] = frozenset()
 
-    def __init__(self, source: SqlSource, position: Any = None, tasks: int = 1) -> None:
+    def __init__(
+        self, source: SqlSource, position: Any = None, tasks: int = 1, index: int = 0
+    ) -> None:
         self.source, self.rows, self.kept, self.at_ms = source, list[Any](), list[Any](), 0
         self.task_index, self.peers, self.component_id, self.errors = (
-            0,
+            index,
             tuple(range(tasks)),
             "sql",
             list[str](),

@@ -6,15 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sparkstorm.api.columns import arrow_type
-from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.kafka.debezium import Debezium
-from sparkstorm.connectors.kafka.schemas import SchemaRegistry
-from sparkstorm.connectors.patience import check_number
 
 # pyarrow reads their JSON as the parser does
 _SIMPLE = frozenset({"tinyint", "smallint", "int", "bigint", "double", "boolean", "string"})
-_TOMBSTONES = ("emit", "skip", "bad")
 Made = tuple[Any, dict[tuple[str, int], int]]
 
 
@@ -162,51 +159,3 @@ def _has_large(column: Any) -> bool:
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.greater_equal(pc.abs(column), float(1 << 53))).as_py())
-
-
-def check_choices(start: str | int, lost: str, tombstones: str | None) -> None:
-    """Raise InvalidConfigError for a choice that a source does not have."""
-    is_start = start in ("earliest", "latest") or (type(start) is int and start >= 0)
-    if not is_start or lost not in ("fail", "skip"):
-        raise InvalidConfigError(
-            'KafkaSource: start is "earliest", "latest" or milliseconds, and lost is "fail" or "skip"'
-        )
-    if tombstones not in (None, *_TOMBSTONES):
-        raise InvalidConfigError(
-            f"KafkaSource: tombstones is one of {', '.join(_TOMBSTONES)}, not {tombstones!r:.40}"
-        )
-
-
-def check_waits(idle_secs: float, end_wait_secs: float, ahead_secs: float | None) -> None:
-    """Raise InvalidConfigError for an option of seconds that is none."""
-    given = {"idle_secs": idle_secs, "end_wait_secs": end_wait_secs, "ahead_secs": ahead_secs}
-    for name, secs in given.items():
-        if name != "ahead_secs" or secs is not None:
-            check_number("KafkaSource", name, secs)
-
-
-def check_formats(
-    fields: Any,
-    binary: bool,
-    registry: SchemaRegistry | None,
-    reader_schema: str | None,
-    changes: Debezium | None,
-    tombstones: str | None,
-) -> None:
-    """Raise InvalidConfigError for options of formats that do not go together."""
-    if changes is not None and not isinstance(changes, Debezium):
-        raise InvalidConfigError(f"KafkaSource: changes is {show(changes)}; write Debezium()")
-    if fields is not None and binary:
-        raise InvalidConfigError(
-            "KafkaSource: binary has the value as bytes, which fields take apart; drop one of them"
-        )
-    if fields is None and (registry is not None or changes is not None):
-        raise InvalidConfigError(
-            "KafkaSource: registry and changes need fields, which are what a tuple gets of a record"
-        )
-    if reader_schema is not None and registry is None:
-        raise InvalidConfigError("KafkaSource: reader_schema needs a registry")
-    if changes is not None and tombstones == "emit":
-        raise InvalidConfigError(
-            'KafkaSource: with changes tombstones is "skip" or "bad": the deletion before each is emitted'
-        )
