@@ -109,13 +109,9 @@ class KafkaSink(TransactionalSink):
         """Keep a row as key, value and time."""
         if self._value is None:
             if tup.source.fields != self._fields:
-                self._take_fields(tup.source.fields)
-            values = tup.values
-            if self._places is not None:
-                values = tuple(values[place] for place in self._places)
-            rest = self._rest if self._tombstones else ()
-            is_tombstone = bool(rest) and all(tup[name] is None for name in rest)
-            value: Any = None if is_tombstone else self._to_value(values)
+                self._fields = tup.source.fields
+                self._to_value = self._writer(self._fields)
+            value: Any = self._to_value(tup.values)
         else:
             value = tup[self._value]
             if self._encoder is not None and value is not None:
@@ -137,18 +133,27 @@ class KafkaSink(TransactionalSink):
         self._rows.append(row)
         self._tuples.append(tup)
 
-    def _take_fields(self, fields: tuple[str, ...]) -> None:
-        """Make the writer of a stream's rows as JSON."""
-        named = [name for name in fields if name != self._headers]
-        self._fields = fields
+    def _writer(self, fields: tuple[str, ...]) -> Callable[[tuple[Any, ...]], str | bytes | None]:
+        """Return the function that makes a record's value of a row of a stream; None: a tombstone."""
+        places = [place for place, name in enumerate(fields) if name != self._headers]
+        named = [fields[place] for place in places]
         encoder = self._encoder
-        self._to_value: Callable[[Sequence[Any]], str | bytes] = (
+        write: Callable[[Sequence[Any]], str | bytes] = (
             row_writer(named)
             if encoder is None
             else lambda values: encoder.encode(dict(zip(named, values, strict=True)))
         )
-        self._places = None if len(named) == len(fields) else list(map(fields.index, named))
-        self._rest = [name for name in named if name not in (self._key, self._time)]
+        rest = [place for place in places if fields[place] not in (self._key, self._time)]
+        has_tombstones = self._tombstones and bool(rest)
+        if not has_tombstones and len(places) == len(fields):
+            return write  # without a call more for each row
+
+        def to_value(values: tuple[Any, ...]) -> str | bytes | None:
+            if has_tombstones and all(values[place] is None for place in rest):
+                return None
+            return write(tuple(values[place] for place in places))
+
+        return to_value
 
     def prepare(self, epoch: int) -> Any:
         """Produce the rows in a transaction that stays open; return them as outbox."""
