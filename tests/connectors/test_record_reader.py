@@ -111,7 +111,7 @@ def test_a_record_has_the_time_of_its_message_unless_its_value_has_one() -> None
     ],
 )
 def test_records_come_as_batches_only_where_columns_are_read_and_have_all(options: Any) -> None:
-    plain = {"fields": {"n": "bigint"}, "context": context_of(columns=COLUMNS)}
+    plain: dict[str, Any] = {"fields": {"n": "bigint"}, "context": context_of(columns=COLUMNS)}
     assert opened(**plain).make_batch is not None
     assert opened(**{**plain, **options}).make_batch is None
 
