@@ -135,23 +135,23 @@ class KafkaSink(TransactionalSink):
 
     def _writer(self, fields: tuple[str, ...]) -> Callable[[tuple[Any, ...]], str | bytes | None]:
         """Return the function that makes a record's value of a row of a stream; None: a tombstone."""
-        places = [place for place, name in enumerate(fields) if name != self._headers]
-        named = [fields[place] for place in places]
+        places = [index for index, name in enumerate(fields) if name != self._headers]
+        named = [fields[index] for index in places]
         encoder = self._encoder
         write: Callable[[Sequence[Any]], str | bytes] = (
             row_writer(named)
             if encoder is None
             else lambda values: encoder.encode(dict(zip(named, values, strict=True)))
         )
-        rest = [place for place in places if fields[place] not in (self._key, self._time)]
+        rest = [index for index in places if fields[index] not in (self._key, self._time)]
         has_tombstones = self._tombstones and bool(rest)
         if not has_tombstones and len(places) == len(fields):
             return write  # without a call more for each row
 
         def to_value(values: tuple[Any, ...]) -> str | bytes | None:
-            if has_tombstones and all(values[place] is None for place in rest):
+            if has_tombstones and all(values[index] is None for index in rest):
                 return None
-            return write(tuple(values[place] for place in places))
+            return write(tuple(values[index] for index in places))
 
         return to_value
 
