@@ -59,8 +59,8 @@ class Plan:
 
     def words(self) -> str:
         """Return what it has promised and what came of it."""
-        found = "not measured yet" if self.measured is None else f"{self.measured:.0%} measured"
-        return f"last plan: {self.moves} moves, {self.predicted:.0%} of the cost saved as predicted, {found}"
+        outcome = "not measured yet" if self.measured is None else f"{self.measured:.0%} measured"
+        return f"last plan: {self.moves} moves, {self.predicted:.0%} of the cost saved as predicted, {outcome}"
 
 
 class Plans:
@@ -73,9 +73,9 @@ class Plans:
 
     def keep_only(self, topology_ids: Mapping[str, object]) -> None:
         """Forget topologies that are gone."""
-        for kept in (self._last, self._next_ms):
-            for gone in kept.keys() - topology_ids.keys():
-                del kept[gone]
+        for by_topology in (self._last, self._next_ms):
+            for gone in by_topology.keys() - topology_ids.keys():
+                del by_topology[gone]
 
     def last(self, topology_id: str) -> Plan | None:
         """Return the last plan of a topology."""
@@ -145,10 +145,10 @@ class Plans:
 
 def cpu_of_row(measured: Measurements) -> float:
     """Return the CPU that an executed row takes, in percent of a core for one a second."""
-    rows = sum(each.executed_per_s for each in measured.tasks.values())
-    return sum(each.cpu for each in measured.tasks.values()) / rows if rows else 0.0
+    rows = sum(load.executed_per_s for load in measured.tasks.values())
+    return sum(load.cpu for load in measured.tasks.values()) / rows if rows else 0.0
 
 
 def moves(before: Placed, after: Mapping[ExecutorId, WorkerSlot]) -> list[ExecutorId]:
     """Return the executors that another placement moves."""
-    return [each for each, slot in after.items() if before.get(each) != slot]
+    return [executor for executor, slot in after.items() if before.get(executor) != slot]

@@ -73,9 +73,9 @@ class TrafficScheduler:
         """
         self._plans.keep_only(cluster.topologies)
         machines = {
-            each.id: count
-            for each in cluster.topologies.values()
-            if (count := machines_of(each, self._machines)) is not None
+            topology.id: count
+            for topology in cluster.topologies.values()
+            if (count := machines_of(topology, self._machines)) is not None
         }
         demand = Demand(cluster)
         # Those that share no machine first: others would be on each by then.
@@ -116,18 +116,18 @@ class TrafficScheduler:
             turn.say(words)
 
     def _plan(self, turn: _Turn, measured: Measurements) -> None:
-        found = turn.solve(stay=False)
-        movers = moves(turn.home, found) if found else []
-        if found is None or not movers:
+        placed = turn.solve(stay=False)
+        movers = moves(turn.home, placed) if placed else []
+        if placed is None or not movers:
             return
-        before, after = turn.price(turn.home), turn.price(found)
+        before, after = turn.price(turn.home), turn.price(placed)
         if not self._plans.pays(before, after, turn.move_cost(movers)):
             return
         saving = before.saving(after)
         words = f"a plan of {counted(len(movers), 'move')} saves {saving:.0%} of the cost of its traffic and imbalance"
-        turn.apply(found, words)
+        turn.apply(placed, words)
         plan = Plan(
-            turn.topology.uptime_ms, turn.home, found, len(movers), saving, cpu_of_row(measured)
+            turn.topology.uptime_ms, turn.home, placed, len(movers), saving, cpu_of_row(measured)
         )
         self._plans.note(turn.topology.id, plan)
 
@@ -151,9 +151,9 @@ class _Turn:
         placement = cluster.placement(topology.id)
         self._placement = placement
         self.home: Placed = {
-            each: slot
-            for each, slot in placement.slot_by_executor.items()
-            if each in topology.component_by_executor
+            executor: slot
+            for executor, slot in placement.slot_by_executor.items()
+            if executor in topology.component_by_executor
         }
         self._problem: TrafficProblem | None = None
 
@@ -196,7 +196,9 @@ class _Turn:
         elsewhere = {slot for slot in self.home.values() if slot not in known}
         slots = sum(len(node.own) + len(node.free) for node in nodes)
         executors = tuple(
-            each for each in self.topology.executors if self.home.get(each) not in elsewhere
+            executor
+            for executor in self.topology.executors
+            if self.home.get(executor) not in elsewhere
         )
         workers = min(max(self.topology.num_workers - len(elsewhere), 1), len(executors), slots)
         if not workers:
@@ -205,12 +207,15 @@ class _Turn:
         return Task(self.problem, executors, nodes, workers, most, self.home, stay, self._settings)
 
     def solve(self, stay: bool, with_grey: bool = False) -> dict[ExecutorId, WorkerSlot] | None:
-        """Return a placement; None where none was found that fits."""
+        """Return a placement; None where none was placed that fits."""
         task = self._task(stay, with_grey)
-        found = solved(task) if task is not None else None
-        if task is None or found is None:
+        placed = solved(task) if task is not None else None
+        if task is None or placed is None:
             return None
-        return {**{each: slot for each, slot in self.home.items() if each not in found}, **found}
+        return {
+            **{executor: slot for executor, slot in self.home.items() if executor not in placed},
+            **placed,
+        }
 
     def fill(self) -> None:
         """Place missing executors where the others stay, else where some move; on greylisted hosts
@@ -219,21 +224,21 @@ class _Turn:
         fallback = None
         for with_grey in (False, True) if self._cluster.greylisted_nodes else (False,):
             for stay in (True, False) if self.home else (False,):
-                found = self.solve(stay, with_grey)
-                if found is None:
+                placed = self.solve(stay, with_grey)
+                if placed is None:
                     continue
                 words = "its place fits the executors that stay" if stay else ""
-                if len({*found.values()}) >= self.workers:
-                    self.apply(found, words)
+                if len({*placed.values()}) >= self.workers:
+                    self.apply(placed, words)
                     return
-                fallback = fallback or (found, words)
+                fallback = fallback or (placed, words)
         if fallback is None:
             self.refuse()
         else:
             self.apply(*fallback)
 
     def refuse(self) -> None:
-        """Say that no placement was found."""
+        """Say that no placement was placed."""
         name = self.topology.name
         if not self._cluster.free.count:
             self.say(f"No available slots for topology: {name}")
@@ -256,7 +261,7 @@ class _Turn:
     def move_cost(self, movers: list[ExecutorId]) -> float:
         """Return what it costs to move executors, in bytes: their traffic waits meanwhile."""
         items = self.problem.items(movers)
-        return sum(each.traffic for each in items) * self._settings.move_ms / 1000
+        return sum(item.traffic for item in items) * self._settings.move_ms / 1000
 
     def is_possible(self, placed: Placed) -> bool:
         """Return whether the topology may be placed so: its slots are free or its own, and it
@@ -269,43 +274,45 @@ class _Turn:
         )
         return free and self.price(placed).fits
 
-    def apply(self, found: Placed, words: str) -> None:
+    def apply(self, placed: Placed, words: str) -> None:
         """Change the placement, slot by slot where executors come or go."""
         before = self._placement.slot_by_executor
         movers = [
-            each for each in before.keys() | found.keys() if before.get(each) != found.get(each)
+            executor
+            for executor in before.keys() | placed.keys()
+            if before.get(executor) != placed.get(executor)
         ]
         changed = {
             slot
-            for each in movers
-            for slot in (before.get(each), found.get(each))
+            for executor in movers
+            for slot in (before.get(executor), placed.get(executor))
             if slot is not None
         }
         used = changed & self._placement.executors_by_slot.keys()
         for slot in sorted(used):
             self._cluster.free_slot(slot, words)
-        by_slot = grouped_by_slot(sorted(found.items()))
+        by_slot = grouped_by_slot(sorted(placed.items()))
         for slot, executors in by_slot.items():
             if slot in changed:
                 self._cluster.assign(slot, self.topology.id, executors)
         if self._cluster.reasons is not None:
-            self._explain(found, set(movers))
-        self.say(self._summary(found))
+            self._explain(placed, set(movers))
+        self.say(self._summary(placed))
 
-    def _summary(self, found: Placed) -> str:
-        racks = {node: each.rack for node, each in self._cluster.supervisors.items()}
-        traffic = self.problem.traffic(found, racks)
+    def _summary(self, placed: Placed) -> str:
+        racks = {node: supervisor.rack for node, supervisor in self._cluster.supervisors.items()}
+        traffic = self.problem.traffic(placed, racks)
         share = traffic.nodes / traffic.total if traffic.total else 0.0
-        workers = counted(len(set(found.values())), "worker")
-        return f"{counted(len(found), 'executor')} on {workers}, {share:.0%} of its traffic between nodes"
+        workers = counted(len(set(placed.values())), "worker")
+        return f"{counted(len(placed), 'executor')} on {workers}, {share:.0%} of its traffic between nodes"
 
-    def _explain(self, found: Placed, movers: set[ExecutorId]) -> None:
+    def _explain(self, placed: Placed, movers: set[ExecutorId]) -> None:
         reasons = self._cluster.reasons
         assert reasons is not None
         by = "" if self.topology.measured else ", by its edges: nothing was measured"
-        for executor in sorted(movers & found.keys()):
-            slot = found[executor]
-            here, all_of_it = self.problem.shared_with_node(executor, found)
+        for executor in sorted(movers & placed.keys()):
+            slot = placed[executor]
+            here, all_of_it = self.problem.shared_with_node(executor, placed)
             words = (
                 f"{here / all_of_it:.0%} of its traffic is with executors of {slot.node}{by}"
                 if all_of_it
