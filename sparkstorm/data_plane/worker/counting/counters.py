@@ -198,7 +198,7 @@ def _note_bolt(counts: TaskCounts, bolt: BoltTask) -> None:
         counts.acked += acked
         counts.replayed += replayed
     counts.is_waiting = bolt.is_waiting
-    counts.held = bolt.held.num_kept(len(bolt.queued))
+    counts.held = bolt.held.num_kept(len(bolt.queued)) if bolt.held.by_key else 0
     if bolt.time is not None and bolt.time.timing is not None:
         counts.late += bolt.time.timing.take_late_rows()
 

@@ -91,6 +91,7 @@ class BoltTask(Task):
         self._all_births = births
         users_bolt = getattr(runner, "bolt", None)
         self.thread = users_bolt if isinstance(users_bolt, ThreadedBolt) else None
+        self.takes_batches = isinstance(runner, ColumnRunner)  # rows run together
         self._execute_rows = self._way_of(runner, state)
 
     def execute(
@@ -262,11 +263,6 @@ class BoltTask(Task):
     def users_state(self) -> MemoryState | None:
         """Return the state that user code works on: of a bolt with a thread, a copy."""
         return self.state if self.thread is None or self.thread.state is None else self.thread.state
-
-    @property
-    def takes_batches(self) -> bool:
-        """Return whether rows run together as a batch."""
-        return isinstance(self.runner, ColumnRunner)
 
     @property
     def _is_watched(self) -> bool:
