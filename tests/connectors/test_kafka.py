@@ -126,7 +126,7 @@ def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(
     produce(kafka, name, [{"n": 1}, {"n": 2}])
     produce(kafka, name, [{"n": 3}, b"{", {"n": "x"}], 1)
     source = KafkaSource(kafka.address, name, {"n": "bigint"}, follow=False)
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
     assert source.extent() == (0, 0)  # not connected yet
     rows = bench.until(99)
@@ -152,7 +152,7 @@ def test_records_come_once_with_key_and_time_over_restarts_and_new_partitions(
     produce(kafka, name, [{"n": 4}], 0)
     produce(kafka, name, [{"n": 5}], 2)
     again = KafkaSource(kafka.address, name, ["n"])
-    bench = Bench(again, position)  # type: ignore[arg-type]
+    bench = Bench(again, position)
     assert sorted(row[0] for row in bench.until(2)) == [4, 5]
     again.close()
 
@@ -161,7 +161,7 @@ def test_a_source_tells_how_much_it_has_not_read(kafka: KafkaServer) -> None:
     name = topic(kafka)
     produce(kafka, name, [*range(1200)])
     source = KafkaSource(kafka.address, name)
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     read = len(bench.until(1))
     assert 0 < read < 1200
     assert source.extent() == (1200, read)
@@ -173,7 +173,7 @@ def test_a_start_may_be_a_time_or_the_end(kafka: KafkaServer) -> None:
     produce(kafka, name, ["a"])
     for start, wanted in ((6, []), (5, ['"a"']), ("latest", []), ("earliest", ['"a"'])):
         source = KafkaSource(kafka.address, name, start=start, follow=False)
-        bench: Any = Bench(source)  # type: ignore[arg-type]
+        bench: Any = Bench(source)
         assert [row[0] for row in bench.until(99)] == wanted, start
         source.close()
 
@@ -186,7 +186,7 @@ def test_a_start_is_found_once_and_partitions_that_are_added_later_are_read_from
     produce(kafka, name, ["old"])
     admin = AdminClient({"bootstrap.servers": kafka.address})
     source = KafkaSource(kafka.address, name, start=start)
-    tasks: list[Any] = [Bench(copy.copy(source), tasks=2, index=index) for index in range(2)]  # type: ignore[arg-type]
+    tasks = [Bench(copy.copy(source), tasks=2, index=index) for index in range(2)]
     bench: Any
     for bench in tasks:
         bench.step()
@@ -338,19 +338,19 @@ def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
     name = topic(kafka)
     produce(kafka, name, ["a"])
     source = KafkaSource(kafka.address, name)
-    bench: Any = Bench(source, {f"{name}/0": 77})  # type: ignore[arg-type]
+    bench: Any = Bench(source, {f"{name}/0": 77})
     with pytest.raises(
         InvalidConfigError, match=rf"offset 77 of {name}/0 is out of range: .*; set lost=\"skip\""
     ):
         bench.until(1)
     source.close()
     skipping = KafkaSource(kafka.address, name, lost="skip")
-    assert [row[0] for row in Bench(skipping, {f"{name}/0": 77}).until(1)] == ['"a"']  # type: ignore[arg-type]
+    assert [row[0] for row in Bench(skipping, {f"{name}/0": 77}).until(1)] == ['"a"']
     skipping.close()
     with pytest.raises(InvalidConfigError, match=r"options holds the secret sasl.password"):
         KafkaSource(kafka.address, name, options={"sasl.password": "x"})
     away = KafkaSource("127.0.0.1:9", name)
-    bench = Bench(away)  # type: ignore[arg-type]
+    bench = Bench(away)
     away._client._options["socket.connection.setup.timeout.ms"] = 1000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sparkstorm.connectors.kafka.partitions.CALL_SECS", 0.2)
@@ -369,7 +369,7 @@ def test_a_wrong_password_is_one_sentence(
     produce(kafka, name, ["a"])
     monkeypatch.setenv("KAFKA_PASSWORD", "of-the-tests")
     source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
-    assert [row[0] for row in Bench(source).until(1)] == ['"a"']  # type: ignore[arg-type]
+    assert [row[0] for row in Bench(source).until(1)] == ['"a"']
     source.close()
     assert (
         feed(
@@ -387,7 +387,7 @@ def test_a_wrong_password_is_one_sentence(
     with pytest.raises(
         InvalidConfigError, match=rf"Kafka at {kafka.guarded}, {name}: .*Authentication failed"
     ):
-        Bench(source).until(1)  # type: ignore[arg-type]
+        Bench(source).until(1)
     with pytest.raises(InvalidConfigError, match="Authentication failed"):
         source.next_tuple()  # and it stays so
     source.close()
@@ -413,12 +413,12 @@ def test_a_topic_that_is_not_there_or_is_deleted_is_named(kafka: KafkaServer) ->
     with pytest.raises(
         InvalidConfigError, match=r"component 'sql', Kafka at .*, no-such: .*[Uu]nknown topic"
     ):
-        Bench(source).until(1)  # type: ignore[arg-type]
+        Bench(source).until(1)
     source.close()
     name = topic(kafka)
     produce(kafka, name, ["a", "b"])
     source = KafkaSource(kafka.address, name, options=off)
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     assert [row[0] for row in bench.until(2)] == ['"a"', '"b"']
     admin = AdminClient({"bootstrap.servers": kafka.address})
     admin.delete_topics([name])[name].result(20)
@@ -437,7 +437,7 @@ def test_a_partition_that_is_added_is_read_from_its_beginning(kafka: KafkaServer
     source = KafkaSource(
         kafka.address, name, start="latest", options={"topic.metadata.refresh.interval.ms": 200}
     )
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     bench.step()
     produce(kafka, name, ["b"])
     assert [row[0] for row in bench.until(1)] == ['"b"']
@@ -465,7 +465,7 @@ def test_records_of_wrong_clocks_and_wrong_types_go_to_the_stream_bad(kafka: Kaf
     source = KafkaSource(
         kafka.address, name, {"n": "bigint", "t": "any"}, time="t", ahead_secs=60, follow=False
     )
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
     rows = bench.until(99)
     assert [row[1] for row in rows if row[0] == "default"] == [1, 5]
@@ -506,7 +506,7 @@ def test_partitions_are_read_in_step_by_event_time(kafka: KafkaServer) -> None:
     produce(kafka, name, [{"t": t} for t in range(0, 4000, 2)], 0)
     produce(kafka, name, [{"t": t} for t in range(1, 4000, 2)], 1)
     source = KafkaSource(kafka.address, name, {"t": "bigint"}, time="t", idle_secs=60, follow=False)
-    rows = [row[0] for row in Bench(source).until(4000)]  # type: ignore[arg-type]
+    rows = [row[0] for row in Bench(source).until(4000)]
     assert rows == list(range(4000))
     source.close()
 
@@ -525,7 +525,7 @@ def test_partitions_of_text_are_read_in_step_by_what_a_function_makes_of_a_recor
         idle_secs=60,
         follow=False,
     )
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
     rows = bench.until(3001)
     assert [row[1] for row in rows if row[0] == "default"] == [f"{t} line" for t in range(3000)]
@@ -650,7 +650,7 @@ def test_a_topic_is_copied_with_its_headers_bytes_and_tombstones_whatever_dies(
     source = KafkaSource(
         kafka.address, name, binary=True, binary_key=True, headers="headers", follow=False
     )
-    rows = Bench(source).until(4)  # type: ignore[arg-type]
+    rows = Bench(source).until(4)
     source.close()
     assert [list(row[6]) for row in rows] == [
         [list(pair) for pair in headers] for _, _, headers, _ in ODD_RECORDS
@@ -704,7 +704,7 @@ def test_the_position_is_behind_tombstones_that_are_left_out(kafka: KafkaServer,
     tail: list[Record] = [(b"a", None, [], 6), (b"b", None, [], 7)]
     put(kafka, name, [(b"a", b'{"n": 5}', [], 5), *tail])
     source = KafkaSource(kafka.address, name, {"n": "bigint"}, tombstones="skip", time=time)
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     assert [row[:2] for row in bench.until(1)] == [(5, "a")]
     wait_until(lambda: bench.step(100) == [] and source.snapshot() == {f"{name}/0": 3}, "it is")
     assert bench.kept[-1] == {f"{name}/0": 3} and bench.errors == []
@@ -712,7 +712,7 @@ def test_the_position_is_behind_tombstones_that_are_left_out(kafka: KafkaServer,
     emitting = KafkaSource(
         kafka.address, name, {"n": "bigint"}, tombstones="emit", time=time, follow=False
     )
-    found = Bench(emitting).until(3)  # type: ignore[arg-type]
+    found = Bench(emitting).until(3)
     assert [(row[0], row[1], row[5]) for row in found] == [
         (5, "a", 5),
         (None, "a", 6),
@@ -727,7 +727,7 @@ def test_partitions_that_are_written_while_they_are_followed_are_in_step_if_ends
     name = topic(kafka, 2)
     produce(kafka, name, [{"t": 10}], 0)
     source = KafkaSource(kafka.address, name, {"t": "bigint"}, time="t", end_wait_secs=60)
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     for _ in range(5):
         assert bench.step(100) == []
     for time_ms, partition, wanted in ((5, 1, [5]), (20, 0, []), (12, 1, [10, 12]), (30, 1, [20])):
@@ -959,7 +959,7 @@ def test_values_by_a_registry_go_there_and_back_and_wait_while_it_is_away(
             tombstones="skip",
             follow=False,
         )
-        bench: Any = Bench(source)  # type: ignore[arg-type]
+        bench: Any = Bench(source)
         bench.emit = lambda values, message_id, stream="default": bench.rows.append(
             (stream, *values)
         )

@@ -57,13 +57,13 @@ def test_entries_come_once_with_id_and_time_over_restarts(
     with redis_server.client() as client:
         client.xadd(one, {"page": "a", "user": b"\xff"}, "5-1")
         client.xadd(two, {"page": "b"}, "6-0")
-        bench: Any = Bench(source)  # type: ignore[arg-type]
+        bench: Any = Bench(source)
         assert sorted(bench.step(), key=str) == [("a", "\ufffd", "5-1", 5), ("b", None, "6-0", 6)]
         assert source.is_exhausted()
         position = source.snapshot()
         source.close()
         client.xadd(one, {"page": "c"}, "7-0")
-        bench = Bench(source, position)  # type: ignore[arg-type]
+        bench = Bench(source, position)
         assert bench.step() == [("c", None, "7-0", 7)]
         source.close()
 
@@ -75,7 +75,7 @@ def test_the_end_where_a_source_began_outlasts_a_restart_before_its_first_entry(
     source = RedisSource(url, [there, later], ["n"], first="$", password_env="TEST_REDIS_PASSWORD")
     with redis_server.client() as client:
         client.xadd(there, {"n": "0"}, "5-1")
-        bench: Any = Bench(source)  # type: ignore[arg-type]
+        bench: Any = Bench(source)
         bench.source.next_tuple()
         assert [{name: id for name, (id, _) in kept.items()} for kept in bench.kept] == [
             {there: "5-1", later: "0-0"}
@@ -83,7 +83,7 @@ def test_the_end_where_a_source_began_outlasts_a_restart_before_its_first_entry(
         source.close()
         client.xadd(there, {"n": "1"}, "6-0")
         client.xadd(later, {"n": "2"}, "7-0")
-        bench = Bench(source, bench.kept[0])  # type: ignore[arg-type]
+        bench = Bench(source, bench.kept[0])
         bench.source.next_tuple()
         assert sorted(bench.rows) == [("1", "6-0", 6), ("2", "7-0", 7)] and not bench.kept
         source.close()
@@ -94,7 +94,7 @@ def test_a_server_that_runs_a_long_script_is_waited_for(
 ) -> None:
     name = next(names)
     source = RedisSource(url, name, ["n"], follow=False, password_env="TEST_REDIS_PASSWORD")
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     with (
         redis_server.client() as client,
         redis_server.client() as other,
@@ -170,7 +170,7 @@ def read_to_six(source: RedisSource, client: Any, name: str) -> Any:
     for number in (4, 5, 6):
         client.xadd(name, {"page": "x"}, f"{number}-0")
     client.xtrim(name, maxlen=2, approximate=False)
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     assert len(bench.step()) == 2
     position = source.snapshot()
     source.close()
@@ -206,7 +206,7 @@ def test_entries_that_were_removed_before_they_were_read_are_named(
             do(client, name, *step)
         do(client, name, "XADD", "9-0")
     with pytest.raises(InvalidConfigError, match=rf'{sentence}.* set lost="skip"'):
-        Bench(source, position).step()  # type: ignore[arg-type]
+        Bench(source, position).step()
     source.close()
     skipping = RedisSource(
         url_of(redis_7),
@@ -216,7 +216,7 @@ def test_entries_that_were_removed_before_they_were_read_are_named(
         follow=False,
         password_env="TEST_REDIS_PASSWORD",
     )
-    assert Bench(skipping, position).step()[-1] == ("x", "9-0", 9)  # type: ignore[arg-type]
+    assert Bench(skipping, position).step()[-1] == ("x", "9-0", 9)
     skipping.close()
 
 
@@ -229,7 +229,7 @@ def test_entries_that_were_removed_after_they_were_read_are_no_loss(redis_7: Red
         position = read_to_six(source, client, name)
         do(client, name, "XTRIM", 0)
         do(client, name, "XADD", "9-0")
-    assert Bench(source, position).step() == [("x", "9-0", 9)]  # type: ignore[arg-type]
+    assert Bench(source, position).step() == [("x", "9-0", 9)]
     source.close()
 
 
@@ -271,7 +271,7 @@ def test_mistakes_are_one_sentence(
         feed(RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), ["n"], [[1]])
     source = RedisSource(url, name, ["a"], password_env="TEST_REDIS_PASSWORD")
     with pytest.raises(InvalidConfigError, match=r"component 'sql', Redis at redis://.*WRONGTYPE"):
-        Bench(source).step()  # type: ignore[arg-type]
+        Bench(source).step()
     source.close()
     monkeypatch.setenv("TEST_REDIS_PASSWORD", "wrong")
     with pytest.raises(
@@ -282,7 +282,7 @@ def test_mistakes_are_one_sentence(
     with pytest.raises(
         InvalidConfigError, match="the environment variable NOT_THERE is not set on this host"
     ):
-        Bench(RedisSource(url, name, ["a"], password_env="NOT_THERE")).step()  # type: ignore[arg-type]
+        Bench(RedisSource(url, name, ["a"], password_env="NOT_THERE")).step()
 
 
 def test_rows_of_a_frame_are_deleted_when_all_before_them_are_done_and_what_is_no_row_is_bad(
@@ -324,7 +324,7 @@ def test_rows_of_a_frame_are_deleted_when_all_before_them_are_done_and_what_is_n
     source = SparkFrame(url, name, ["n"], password_env="TEST_REDIS_PASSWORD")
     with redis_server.client() as client:
         ids = [client.xadd(name, {"row": f'{{"n": {n}}}'}).decode() for n in range(3)]
-        bench: Any = Bench(source)  # type: ignore[arg-type]
+        bench: Any = Bench(source)
         assert bench.step() == [(0,), (1,), (2,)]
         source.ack(ids[1])
         source.next_tuple()

@@ -56,7 +56,7 @@ def test_rows_come_once_though_spark_repeats_a_batch(
     for _ in range(2):
         send_frame(history, url, "frames", name="history", **secret)
     source = SparkFrame(url, "frames", {"n": "bigint", "t": "string"}, follow=False, **secret)
-    bench: Any = Bench(source)  # type: ignore[arg-type]
+    bench: Any = Bench(source)
     found: list[Any] = []
     while not source.is_exhausted():
         found += bench.step(1)
@@ -92,7 +92,7 @@ def test_columns_of_every_type_come_as_spark_has_them(
         "m": {1: day},
         "s": {"a": [noon], "b": None},
     }
-    assert Bench(source).step(1) == [(*wanted.values(), -math.inf, '{"$a')]  # type: ignore[arg-type]
+    assert Bench(source).step(1) == [(*wanted.values(), -math.inf, '{"$a')]
     source.close()
     with pytest.raises(
         InvalidConfigError, match="column 'n' is timestamp_ntz, which no tuple carries; cast it"

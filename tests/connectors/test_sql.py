@@ -215,9 +215,7 @@ class Bench:
 
     column_streams: frozenset[str] = frozenset()
 
-    def __init__(
-        self, source: SqlSource, position: Any = None, tasks: int = 1, index: int = 0
-    ) -> None:
+    def __init__(self, source: Any, position: Any = None, tasks: int = 1, index: int = 0) -> None:
         self.source, self.rows, self.kept, self.at_ms = source, list[Any](), list[Any](), 0
         self.task_index, self.peers, self.component_id, self.errors = (
             index,
@@ -226,7 +224,7 @@ class Bench:
             list[str](),
         )
         self.gauges: dict[str, Any] = {}
-        source.open({}, self, self)  # type: ignore[arg-type]
+        source.open({}, self, self)
         if position is not None:
             source.restore(position)
 

@@ -353,7 +353,7 @@ def test_streams_of_a_task_are_read_in_step_over_restarts(
             spout = RedisSource(
                 url, streams, ["at"], follow=False, time=time, password_env="TEST_REDIS_PASSWORD"
             )
-            bench = Bench(spout, position)  # type: ignore[arg-type]
+            bench = Bench(spout, position)
             read += [int(row[0]) for _ in range(5) for row in bench.step()]
             position = spout.snapshot()
             spout.close()
@@ -382,7 +382,7 @@ def test_an_entry_without_a_time_is_bad_and_holds_up_no_other(
         time="at",
         password_env="TEST_REDIS_PASSWORD",
     )
-    bench: Any = Bench(spout)  # type: ignore[arg-type]
+    bench: Any = Bench(spout)
     bench.emit = lambda values, message_id, stream="default": bench.rows.append((stream, *values))
     rows = bench.step()
     spout.close()

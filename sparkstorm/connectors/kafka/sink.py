@@ -146,7 +146,7 @@ class KafkaSink(TransactionalSink):
         rest = [index for index in places if fields[index] not in (self._key, self._time)]
         has_tombstones = self._tombstones and bool(rest)
         if not has_tombstones and len(places) == len(fields):
-            return write  # without a call more for each row
+            return write  # no field is left out, and no row is a tombstone
 
         def to_value(values: tuple[Any, ...]) -> str | bytes | None:
             if has_tombstones and all(values[index] is None for index in rest):

@@ -1,4 +1,4 @@
-"""The tasks of one worker by kind, and what is done with all of them: after a commit, at its end."""
+"""Set of a worker's tasks, by kind: settled after each commit, closed or abandoned together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker gives to its tasks: its clock, its store, its ids, and ways to report and to wake it."""
+"""Services of a worker for its tasks: clock, store, ids, error reports, wake-ups."""
 
 from __future__ import annotations
 
