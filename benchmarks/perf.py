@@ -2,13 +2,14 @@
 `make perf`.
 
 Run: python -m benchmarks.perf [--against COMMIT] [--rounds N] [--minutes M] [--only NAME ...]
-[--scale F]. The other commit (by default the merge base with main, or HEAD~1 where that is this
-very tree) is checked out as a git worktree under `.perf`, with its own core; the benchmarks of
-the working tree drive both. Each tree has a process with its own cluster, and they take turns
-(A B, then B A, ...), one probe at a time while the other waits. A probe gives costs, of which less
-is better: microseconds of CPU per unit (workers, Redis and, in a replay, Spark), wall time as a
-multiple of a bare Python loop's (in a replay, of the work by hand in PySpark) in the same moment,
-and milliseconds of latency.
+[--scale F] [--own-benchmarks]. The other commit (by default the merge base with main, or HEAD~1
+where that is this very tree) is checked out as a git worktree under `.perf`, with its own core. The
+benchmarks of the working tree drive both; with `--own-benchmarks` each tree is driven by its own,
+for a commit whose modules have other names. Each tree has a process with its own cluster, and they
+take turns (A B, then B A, ...), one probe at a time while the other waits. A probe gives costs, of
+which less is better: microseconds of CPU per unit (workers, Redis and, in a replay, Spark), wall
+time as a multiple of a bare Python loop's (in a replay, of the work by hand in PySpark) in the same
+moment, and milliseconds of latency.
 
 Noise is estimated from each tree's own rounds: `judge` has the formula. Exit status 1: at least one
 cost has grown beyond it.
@@ -41,6 +42,17 @@ FLOOR = 0.03
 # be one in 40, some in each run
 ERRORS = 3.0
 _LEAST_ROUNDS = 3
+# Names of probes by what they need: a cluster, a Spark session
+PROBES = {
+    "live": (
+        "words, rows",
+        "words, columns",
+        "words, 64 tasks",
+        "trees of one row",
+        "latency",
+    ),
+    "replay": ("sums, rows", "sums, columns"),
+}
 _MARK = "@perf "
 Costs = dict[str, float]
 
@@ -319,16 +331,18 @@ def _default_commit() -> str:
     )
 
 
-def tree_of(commit: str) -> Path:
-    """Check a commit out next to this tree, with our benchmarks and its own core; one that is
-    there is used again.
+def tree_of(commit: str, own_benchmarks: bool) -> Path:
+    """Check a commit out next to this tree, with its own core and either tree's benchmarks; a
+    checkout that is there is used again.
     """
     name = git("rev-parse", "--short=12", f"{commit}^{{commit}}")
     tree = TREES / name
     if not tree.exists():
         git("worktree", "prune")
         git("worktree", "add", "--detach", "--force", str(tree), name)
-    shutil.copytree(ROOT / "benchmarks", tree / "benchmarks", dirs_exist_ok=True)
+    git("-C", str(tree), "checkout", "--force", name, "--", "benchmarks")
+    if not own_benchmarks:
+        shutil.copytree(ROOT / "benchmarks", tree / "benchmarks", dirs_exist_ok=True)
     for folder in (tree, ROOT):
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         environment = {**os.environ, "SPARKSTORM_CORE": "required"}
@@ -345,8 +359,11 @@ def tree_of(commit: str) -> Path:
 
 def main() -> None:
     """Print a table of verdicts; exit 1 when a cost has grown beyond noise."""
+    names = [name for probes in PROBES.values() for name in probes]
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog=f"probes: {'; '.join(names)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--against", help="commit to compare with")
     parser.add_argument("--rounds", type=int, default=7, help=f"at least {_LEAST_ROUNDS}")
@@ -356,9 +373,12 @@ def main() -> None:
         default=9.0,
         help="begin no round that would end later, once there are three",
     )
-    parser.add_argument("--only", nargs="+", default=[], help="names of probes")
+    parser.add_argument("--only", nargs="+", default=[], choices=names, metavar="NAME")
     parser.add_argument("--scale", type=float, default=1.0, help="sizes of the probes")
-    parser.add_argument("--serve", choices=("live", "replay"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--own-benchmarks", action="store_true", help="let the other commit's benchmarks drive it"
+    )
+    parser.add_argument("--serve", choices=tuple(PROBES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(options.serve, options.scale)
@@ -367,14 +387,12 @@ def main() -> None:
         parser.error(f"--rounds must be at least {_LEAST_ROUNDS}: noise is estimated from them")
     commit = options.against or _default_commit()
     began = time.monotonic()
-    print(f"the working tree beside {git('log', '-1', '--format=%h %s', commit)}", flush=True)
-    tree = tree_of(commit)
+    print(f"the working tree and {git('log', '-1', '--format=%h %s', commit)}", flush=True)
+    tree = tree_of(commit, options.own_benchmarks)
     costs_by_probe: dict[str, list[list[float]]] = {}
     for kind, share in (("live", 0.7), ("replay", 1.0)):  # of the time: the live probes are more
         until = began + options.minutes * 60 * share
-        if not options.only or any(
-            name.startswith("sums") == (kind == "replay") for name in options.only
-        ):
+        if not options.only or set(options.only) & set(PROBES[kind]):
             costs_by_probe |= compare(
                 tree, kind, options.rounds, until, options.only, options.scale
             )

@@ -5,12 +5,24 @@ else.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
 
-from benchmarks.perf import FLOOR, Verdict, commit_before, judge, show
+from benchmarks.perf import (
+    FLOOR,
+    PROBES,
+    Verdict,
+    commit_before,
+    judge,
+    live_probes,
+    main,
+    replay_probes,
+    show,
+)
 
 
 def noisy(level: float, noise: float, seed: int, rounds: int = 7) -> list[float]:
@@ -103,3 +115,17 @@ def test_a_branch_is_compared_with_where_it_left_main(
     head: str, base: str, is_changed: bool, expected: str
 ) -> None:
     assert commit_before(head, base, is_changed) == expected
+
+
+def test_probes_have_the_names_that_only_takes(tmp_path: Path) -> None:
+    assert tuple(live_probes(None, 0.001)) == PROBES["live"]
+    assert tuple(replay_probes(None, tmp_path, 0.001)) == PROBES["replay"]
+
+
+def test_a_probe_that_does_not_exist_is_refused_with_the_names_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["perf", "--only", "64 tasks"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "'words, 64 tasks'" in capsys.readouterr().err
