@@ -4,7 +4,6 @@ slot at the other end.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import signal
@@ -50,7 +49,6 @@ from sparkstorm.testing.simulation import SimulatedDeath, Simulation, WorkerCloc
 
 # what an epoch with work in it costs: without a price an endless source would stop time
 STEP_MS = 1
-_pids = itertools.count(1000)
 
 
 def die() -> None:
@@ -133,7 +131,7 @@ class InProcessWorker:
         self._on_news = on_news
         self._read_code = read_code
         self.place = place  # "node:port"
-        self.pid = next(_pids)
+        self.pid = next(around.simulation.pids)
         self.clock = WorkerClock(around.simulation.clock, behind_ms)
         self.data = TopologyData("")
         self.run: WorkerRun | None = None

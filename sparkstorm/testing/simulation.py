@@ -8,6 +8,7 @@ clock or unseeded random numbers.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -46,6 +47,8 @@ class Simulation:
         self.random = random.Random(seed)
         self.watchers: list[Callable[[], None]] = []
         self.steps = 0
+        # of simulated processes: counted here, so that equal seeds show equal numbers
+        self.pids = itertools.count(1000)
         self._due_ms: dict[Actor, int | None] = {}
         self._threaded: dict[Actor, None] = {}
 

@@ -251,7 +251,7 @@ def test_what_never_comes_to_rest_is_named() -> None:
 
 
 def test_equal_seeds_give_equal_runs() -> None:
-    def run(seed: int) -> list[tuple[Any, ...]]:
+    def run(seed: int) -> tuple[list[tuple[Any, ...]], list[int]]:
         capture, builder = CaptureBolt(), TopologyBuilder()
         builder.set_spout("s", FeederSpout(["line"]), 2)
         spout = builder._components["s"].instance
@@ -262,10 +262,11 @@ def test_equal_seeds_give_equal_runs() -> None:
                 spout.feed([f"{n}a {n}b"])
             cluster.submit(builder.build(), {"topology.workers": 4})
             cluster.run_until_idle()
-        return capture.values
+            pids = [slot.process.pid for slot in cluster.slots if slot.process is not None]
+        return capture.values, pids
 
     assert run(1) == run(1)
-    assert sorted(run(1)) == sorted(run(2))
+    assert sorted(run(1)[0]) == sorted(run(2)[0])
 
 
 def test_a_simulated_hour_is_short() -> None:
