@@ -66,7 +66,9 @@ class Walk:
             (self._folder / f"{self.form}-{name}.png").write_bytes(self.picture())
 
     def check(self, name: str) -> None:
-        """Complain about what axe-core finds in a screen, and about one that is too wide."""
+        """Complain about what axe-core finds in a screen, about one that is too wide, and about
+        words of a graph that run into others.
+        """
         self._page.evaluate(self._axe)
         for each in self._page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")[
             "violations"
@@ -80,6 +82,9 @@ class Walk:
         if wide > 0:
             self.complain(f"{name}: the page is {wide} px wider than the screen")
 
+        for words in self._page.evaluate(_OVERLAPPING):
+            self.complain(f"{name}: in the graph, {words}")
+
     def picture(self) -> bytes:
         """Return the picture of the whole page, or of the window where a dialog is open."""
         has_dialog = self._page.locator("dialog[open]").count() > 0
@@ -90,6 +95,13 @@ class Walk:
         self.complaints.append(f"{self.form}: {words}")
 
 
+_OVERLAPPING = """() => {
+  const texts = [...document.querySelectorAll("svg.graph text")].map((text) => [text.firstChild?.textContent || "", text.getBoundingClientRect()]);
+  const shared = (from, to, size) => Math.min(from[size[1]], to[size[1]]) - Math.max(from[size[0]], to[size[0]]);
+  return texts.flatMap(([words, box], n) => texts.slice(n + 1)
+    .filter(([, other]) => shared(box, other, ["left", "right"]) > 0 && shared(box, other, ["top", "bottom"]) > 4)
+    .map(([others]) => `"${words}" runs into "${others}"`));
+}"""
 _FOCUSED = """(within) => {
   const at = document.activeElement, style = getComputedStyle(at), box = at.querySelector?.(".box");
   const lined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0;

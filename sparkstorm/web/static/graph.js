@@ -10,6 +10,17 @@ function along(topology, name) {
   }
   return found;
 }
+// Only the browser knows how wide a name is: W is three times as wide as i.
+const pen = document.createElement("canvas").getContext("2d");
+const widthOf = (text, font) => { pen.font = `${font} ${getComputedStyle(document.body).fontFamily}`; return pen.measureText(text).width; };
+function fitted(name, room) {
+  const fits = (text) => widthOf(text, "650 14px") <= room;
+  for (let kept = name.length; kept > 2; kept--) {
+    const short = kept === name.length ? name : name.slice(0, Math.ceil(kept * 0.6)) + "…" + name.slice(-Math.floor(kept * 0.4));
+    if (fits(short)) return short;
+  }
+  return "…";
+}
 // A large graph is read at its own size, by scrolling; as an overview it is a map of its components in flow order.
 export const isLarge = ({ width, height }) => width > 1500 || height > 560;
 const said = (each) => `${each.kind} ${each.id}, ${percent(each.window?.busy)} busy, ${each.task_count} tasks${held(each) > 0.1 ? ", held back" : ""}${each.faults.length ? ", " + each.faults.join(", ") : ""}`;
@@ -36,12 +47,12 @@ export function Graph({ topology }) {
       if (!each) return null;
       const open = () => go({ component: name });
       const wait = each.kind === "spout" ? `${num(each.pending)} open` : each.queued ? `${num(each.queued)} wait` : "";
-      const label = said(each);
+      const label = said(each), count = `×${each.executors}`;
       return html`<g key=${name} class=${"node" + (lit && !lit.has(name) ? " dim" : "")} transform="translate(${box.x} ${box.y})" role="button" tabindex="0" aria-label=${label} onClick=${open} onKeyDown=${(e) => (e.key === "Enter" || e.key === " ") && (e.preventDefault(), open())}
           onMouseEnter=${() => setOver(name)} onMouseLeave=${() => setOver(null)}><title>${label}</title>
         <rect class="box" width=${graph.wide} height=${graph.tall} rx="9" />
-        <text class="name" x="12" y="22">${name.length > 14 ? name.slice(0, 8) + "…" + name.slice(-5) : name}</text>
-        <text class="soft" x=${graph.wide - 12} y="22" text-anchor="end">×${each.executors}</text>
+        <text class="name" x="12" y="22">${fitted(name, graph.wide - 30 - widthOf(count, "400 11.5px"))}</text>
+        <text class="soft" x=${graph.wide - 12} y="22" text-anchor="end">${count}</text>
         <text class="soft" x="12" y="41">${percent(share)}${(each.faults[0] || "").length > 9 ? "" : " busy"}</text><text class="soft" x=${graph.wide - 12} y="41" text-anchor="end">${each.faults.length ? "▲ " + each.faults[0] : wait}</text>
         <rect class="trackfill" x="12" y="48" width=${graph.wide - 24} height="8" rx="4" /><rect class="f${step(share)}" x="12" y="48" width=${(graph.wide - 24) * Math.min(1, share || 0)} height="8" rx="4" />
         ${held(each) > 0.1 && html`<rect x="12" y="57" width=${graph.wide - 24} height="5" fill="url(#hatch)" />`}</g>`;
