@@ -32,6 +32,10 @@ _MODES = ("None", "ProcessingTime", "EventTime")
 # Names of states that a processor cannot take: its timers, and whether its initial state was given
 _TIMERS = "\0timers"
 _BEGUN = "\0begun"
+_OF_THE_CLOCK = (
+    "has timers, and states with a time to live, by the clock: live that of the worker, here the time of the row that is "
+    "executed (0 without an event time)"
+)
 
 
 class ProcessorBolt(TimedBolt):
@@ -62,6 +66,8 @@ class ProcessorBolt(TimedBolt):
     ('word', 'n')
     """
 
+    wraps = "_processor"
+
     def __init__(
         self,
         processor: Any,
@@ -89,6 +95,8 @@ class ProcessorBolt(TimedBolt):
         self.key_fields = (key,) if isinstance(key, str) else tuple(key)
         self.outputs = _outputs(outputs)
         self._mode = time_mode
+        if time_mode == "ProcessingTime":
+            self.follows_the_clock = _OF_THE_CLOCK
         self._initial = {_key(name): row for name, row in (initial_state or {}).items()}
         self._frames = frames
         self._time_field: str | None = None

@@ -60,11 +60,18 @@ _REFLECTION = {
 }
 
 
-_LIBRARY = ("sparkstorm.streams.", "sparkstorm.connectors.")
+_LIBRARY = (
+    "sparkstorm.streams.",
+    "sparkstorm.connectors.",
+    "sparkstorm.compat.stateful_processor",
+)
 
 
 def names_in(bolt: Any) -> set[str]:
-    """Return the names that the functions of a bolt's classes, and those in its attributes, use."""
+    """Return the names that the functions of a bolt's classes, and those in its attributes, use.
+
+    So for the user's object that a bolt of ours calls: `wraps` names the attribute that has it.
+    """
     # Bolts of ours have a text about the clock where it decides what they emit.
     kinds = [kind for kind in _own_classes(type(bolt)) if not kind.__module__.startswith(_LIBRARY)]
     places = [*map(vars, kinds), getattr(bolt, "__dict__", {})]
@@ -75,7 +82,8 @@ def names_in(bolt: Any) -> set[str]:
             _add_names(names, seen, function.__code__, function)
     if "now_ms" in names:
         names.add("context")  # under whatever name a bolt keeps it
-    return names
+    wraps = getattr(bolt, "wraps", "")
+    return names | names_in(getattr(bolt, wraps)) if wraps else names
 
 
 def clocks_in(names: set[str]) -> list[str]:

@@ -115,6 +115,8 @@ class CalendarBolt(TimedBolt):
     ('user', 'day_ms', 'count')
     """
 
+    wraps = "_bolt"
+
     def __init__(self, bolt: WindowedBolt, shape: CalendarShape) -> None:
         if not isinstance(bolt, WindowedBolt):
             raise InvalidTopologyError(

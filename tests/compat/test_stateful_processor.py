@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,26 @@ def test_a_keys_initial_state_is_given_once_before_its_first_row() -> None:
     rows = [["a", 1, "x", 0], ["a", 1, "x", 0], ["b", 1, "x", 0], ["c", 1, "x", 0]]
     wanted = [("a", 11), ("a", 12), ("b", 21), ("c", 1)]
     assert complete_topology(topology(bolt), {"sensors": rows})["processor"] == wanted
+
+
+class Draws(Down):
+    """Emits what chance gives."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        yield Row(id=key[0], drawn=random.random())
+
+
+@pytest.mark.parametrize(
+    ("processor", "mode", "causes"),
+    [(Down, "None", []), (Draws, "None", ["chance"]), (Down, "ProcessingTime", ["wall clock"])],
+)
+def test_a_replay_warns_of_what_the_processor_does(
+    processor: Any, mode: Any, causes: list[str]
+) -> None:
+    outputs = ["id", "drawn"] if processor is Draws else ["id", "low", "last", "places"]
+    bolt = ProcessorBolt(processor(), key="id", outputs=outputs, time_mode=mode)
+    done = replay_locally(topology(bolt), {"sensors": [["a", 1, "x", 0]]})
+    assert [warning.cause for warning in done.warnings] == causes
 
 
 class Raises(Down):

@@ -4,6 +4,7 @@ live and replayed, and what they refuse.
 
 from __future__ import annotations
 
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
@@ -206,6 +207,21 @@ def test_windows_equal_those_by_hand_live_and_replayed(
         emitted = [(*row[:3], row[3] if folds else repr(row[3])) for row in done["daily"]]
         assert Counter(emitted) == expected
     assert complete_topology(made, feed).state("daily") == {}
+
+
+class Mails(WindowedBolt):
+    """Windows whose execution uses chance."""
+
+    outputs = ("user", "drawn")
+
+    def execute(self, window: Window, collector: BasicOutputCollector) -> None:
+        collector.emit((window.key[0], random.random()))
+
+
+def test_a_replay_warns_of_chance_in_the_bolt_within() -> None:
+    made = topology(Mails(), local_day("UTC"))
+    replayed = replay_locally(made, {"rows": [["a", 1, AROUND]]}, event_time="at_ms")
+    assert [warning.cause for warning in replayed.warnings] == ["chance"]
 
 
 @fold(window=local_day("Europe/Berlin"), key="user", time="at_ms", initial=0)
