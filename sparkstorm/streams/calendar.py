@@ -31,6 +31,7 @@ _CELL = "window"
 # what the builder, workers and replays read of a bolt
 _OF_BOLT = (
     "input_key",
+    "effects",
     "blocking",
     "order_insensitive",
     "state_version",

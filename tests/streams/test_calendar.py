@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from sparkstorm.api import (
     BasicOutputCollector,
     Duration,
+    Effects,
     FoldingBolt,
     InvalidTopologyError,
     Topology,
@@ -210,18 +211,29 @@ def test_windows_equal_those_by_hand_live_and_replayed(
 
 
 class Mails(WindowedBolt):
-    """Windows whose execution uses chance."""
+    """Windows whose execution has an effect outside, and uses chance."""
 
     outputs = ("user", "drawn")
+    effects: Effects | None = None
 
     def execute(self, window: Window, collector: BasicOutputCollector) -> None:
         collector.emit((window.key[0], random.random()))
+
+
+class RedirectedMails(Mails):
+    effects = Effects.REDIRECT
 
 
 def test_a_replay_warns_of_chance_in_the_bolt_within() -> None:
     made = topology(Mails(), local_day("UTC"))
     replayed = replay_locally(made, {"rows": [["a", 1, AROUND]]}, event_time="at_ms")
     assert [warning.cause for warning in replayed.warnings] == ["chance"]
+
+
+def test_a_replay_heeds_the_effects_of_the_bolt_within() -> None:
+    made = topology(RedirectedMails(), local_day("UTC"))
+    replayed = replay_locally(made, {"rows": [["a", 1, AROUND]]}, event_time="at_ms")
+    assert sorted(replayed.outputs) == ["daily!input", "rows"]
 
 
 @fold(window=local_day("Europe/Berlin"), key="user", time="at_ms", initial=0)
