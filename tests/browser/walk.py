@@ -96,7 +96,8 @@ class Walk:
 
 
 _OVERLAPPING = """() => {
-  const texts = [...document.querySelectorAll("svg.graph text")].map((text) => [text.firstChild?.textContent || "", text.getBoundingClientRect()]);
+  const texts = [...document.querySelectorAll("svg.graph text")].map(
+    (text) => [text.firstChild?.textContent || "", text.getBoundingClientRect()]);
   const shared = (from, to, size) => Math.min(from[size[1]], to[size[1]]) - Math.max(from[size[0]], to[size[0]]);
   return texts.flatMap(([words, box], n) => texts.slice(n + 1)
     .filter(([, other]) => shared(box, other, ["left", "right"]) > 0 && shared(box, other, ["top", "bottom"]) > 4)
