@@ -4,8 +4,10 @@ workers. PURE.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import ceil
 from operator import add, sub
 
@@ -129,6 +131,21 @@ def nodes_for(
             )
         )
     return tuple(nodes)
+
+
+def most_workers(nodes: Iterable[Node], needs: Sequence[Vector]) -> int:
+    """Return how many workers these nodes have slots and room for, at most: a worker has an executor,
+    so a node takes no more of them than it holds of the smallest executors.
+    """
+    sums = [[*accumulate(sorted(amounts))] for amounts in zip(*needs, strict=True)]
+    total = 0
+    for node in nodes if needs else ():
+        held = (
+            bisect_right(sizes, most * (1.0 + 1e-9) + 1e-9)
+            for sizes, most in zip(sums, node.capacity, strict=True)
+        )
+        total += min(len(node.own) + len(node.free), *held)
+    return total
 
 
 def most_nodes(topology: TopologyView, machines: Mapping[str, int], workers: int) -> int:

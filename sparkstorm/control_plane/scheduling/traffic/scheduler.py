@@ -9,7 +9,7 @@ T-Storm: `topology.workers` is what users set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from sparkstorm.common.config import check
@@ -25,6 +25,7 @@ from sparkstorm.control_plane.scheduling.traffic.placing import (
     Task,
     machines_of,
     most_nodes,
+    most_workers,
     nodes_for,
     price,
     solved,
@@ -167,9 +168,13 @@ class _Turn:
     @cached_property
     def workers(self) -> int:
         """Return how many workers it can have on the nodes that it may use."""
-        nodes = self._nodes(with_grey=True)
-        slots = sum(len(node.own) + len(node.free) for node in nodes)
-        return min(self.topology.num_workers, len(self.topology.executors), slots)
+        executors = self.topology.executors
+        most = self._most_workers(self._nodes(with_grey=True), executors)
+        return min(self.topology.num_workers, len(executors), most)
+
+    def _most_workers(self, nodes: Iterable[Node], executors: Iterable[ExecutorId]) -> int:
+        needs = self._demand.of(self.topology)
+        return most_workers(nodes, [needs[executor] for executor in executors])
 
     def _nodes(self, with_grey: bool) -> tuple[Node, ...]:
         return nodes_for(self.topology, self._cluster, self._demand, self._machines, with_grey)
@@ -194,13 +199,13 @@ class _Turn:
         # Workers on hosts that get nothing new stay there.
         known = {slot for node in nodes for slot in node.own}
         elsewhere = {slot for slot in self.home.values() if slot not in known}
-        slots = sum(len(node.own) + len(node.free) for node in nodes)
         executors = tuple(
             executor
             for executor in self.topology.executors
             if self.home.get(executor) not in elsewhere
         )
-        workers = min(max(self.topology.num_workers - len(elsewhere), 1), len(executors), slots)
+        wanted = max(self.topology.num_workers - len(elsewhere), 1)
+        workers = min(wanted, len(executors), self._most_workers(nodes, executors))
         if not workers:
             return None
         most = most_nodes(self.topology, self._machines, workers)
