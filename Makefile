@@ -114,7 +114,7 @@ install: $(VENV)/installed
 
 $(VENV)/installed: $(VENV)/made $(SETTINGS)
 	@echo "installing SparkStorm and what it needs into $(VENV) (once; PySpark alone is some 400 MB) ..."
-	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.'
+	@$(BIN)/python -m pip install --quiet --use-pep517 --disable-pip-version-check --constraint requirements.lock --editable '.[web]'
 	@touch $@
 
 # uv takes a tenth of pip's CPU for some hundred packages; it knows none of pip's settings (an index of one's own), so pip follows

@@ -295,6 +295,12 @@ def _commands(document: Path) -> list[tuple[str, list[str]]]:
     return [(place, shlex.split(part, comments=True)) for place, part in parts]
 
 
+def test_make_run_installs_the_web_ui_that_readme_starts() -> None:
+    recipe = re.search(r"^\$\(VENV\)/installed:.*?\n\n", _text(ROOT / "Makefile"), re.M | re.S)
+    assert recipe is not None and "--web" in _text(ROOT / "README.md")
+    assert "--editable '.[web]'" in recipe[0]
+
+
 def _is_understood(words: list[str]) -> bool:
     """Return whether the program that a command names takes its options; programs that are not ours
     are taken as right.

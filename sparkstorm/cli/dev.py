@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -26,7 +25,7 @@ from sparkstorm.common.stores.contexts import VARIABLE
 from sparkstorm.common.stores.folders import discard_folder, own_folder
 from sparkstorm.driver.exit_status import guarded
 from sparkstorm.driver.job_options import add_dev_options
-from sparkstorm.driver.standing import hold
+from sparkstorm.driver.standing import hold, require_web
 from sparkstorm.extensions.embedded.process import refuse_busy
 from sparkstorm.testing.servers import KafkaServer, ObjectStore, PostgresServer
 from sparkstorm.testing.servers.server import OwnServer
@@ -70,7 +69,7 @@ def hold_all(own: Mapping[str, Any], web_port: int) -> int:
     """Start the servers, fill them and hold a cluster next to them until Ctrl-C; the next start
     begins anew.
     """
-    _require_page()
+    require_web("servers")
     folder = FOLDER.absolute()
     if "storm.local.dir" in own:
         raise InvalidConfigError(
@@ -194,15 +193,6 @@ def _up_lines(servers: Servers) -> list[str]:
         f"their addresses, for other terminals:  . {FOLDER}/env",
         "other users of this machine reach Kafka and the object store; all data are deleted with the next start",
     ]
-
-
-def _require_page() -> None:
-    if missing := [
-        name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None
-    ]:
-        raise InvalidConfigError(
-            f"the page needs {' and '.join(missing)}: pip install 'sparkstorm[servers]'"
-        )
 
 
 def _parse(arguments: Sequence[str], prog: str) -> argparse.Namespace:

@@ -233,7 +233,7 @@ def web(arguments: argparse.Namespace) -> int:
         from sparkstorm.web.serve import Pushed, ServePlace, serve
     except ModuleNotFoundError as error:
         raise InvalidConfigError(
-            f"the page needs two more packages ({error}): pip install 'sparkstorm[web]'"
+            f"the web UI needs two more packages ({error}): pip install 'sparkstorm[web]'"
         ) from error
 
     if arguments.until_input_ends:

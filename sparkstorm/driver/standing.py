@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import re
 import shlex
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkstorm.common.config import Conf, load_conf, merge, parse_override
-from sparkstorm.common.errors import SparkStormError, StoreUnavailableError
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, StoreUnavailableError
 from sparkstorm.common.model.names import counted, shown
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.settings import DriverSettings
@@ -69,6 +70,8 @@ def cluster_conf(own: Mapping[str, Any]) -> Conf:
 def hold(conf: Conf, web_port: int | None = None) -> int:
     """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
 
+    if web_port is not None:
+        require_web("web")
     console = RunConsole()
     stopping = threading.Event()
     is_up = threading.Event()
@@ -102,6 +105,18 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
             return INTERRUPTED
     console.say(f"stopped{rest}")
     return OK
+
+
+def require_web(extra: str) -> None:
+    """Refuse to go on without the packages of the web UI, which `extra` installs: its child would
+    say so only when the cluster is up.
+    """
+    if missing := [
+        name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None
+    ]:
+        raise InvalidConfigError(
+            f"the web UI needs {' and '.join(missing)}: pip install 'sparkstorm[{extra}]'"
+        )
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 from dataclasses import replace
@@ -35,6 +36,7 @@ from sparkstorm.common.model.requests import LogLevel, RebalancePlan
 from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.control_plane.insight.records import CulpritView, TopologyReport
 from sparkstorm.control_plane.insight.topology_views import error_view
+from sparkstorm.driver.cluster import Cluster
 from sparkstorm.driver.driver_office import this_driver
 from sparkstorm.driver.job_options import add_options as add_job_options
 from sparkstorm.driver.replay.options import add_options as add_replay_options
@@ -43,6 +45,7 @@ from sparkstorm.driver.standing import (
     ProblemWatch,
     TopologyWatch,
     cluster_conf,
+    hold,
     up_lines,
 )
 from tests.insight.watched import watched
@@ -744,3 +747,12 @@ def test_a_problem_is_said_once_and_not_of_a_topology_that_is_killed(words: Topo
         words.id: ["worker a is dead", "Redis does not answer"],
     }
     assert problems_of(cluster, [ill, replace(ill, id="other-1-1", status="KILLED")]) == found
+
+
+def test_a_cluster_with_a_web_ui_that_lacks_packages_is_refused_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(Cluster, "open", lambda *args, **kwargs: pytest.fail("it starts"))
+    with pytest.raises(InvalidConfigError, match=r"pip install 'sparkstorm\[web\]'"):
+        hold(cluster_conf({}), 8080)
