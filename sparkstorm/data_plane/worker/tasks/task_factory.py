@@ -9,10 +9,7 @@ damaged record in the middle of an epoch.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from threading import get_ident
 
 from sparkstorm.api.columns import ColumnBolt
@@ -22,16 +19,10 @@ from sparkstorm.api.hooks import WorkerContext
 from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.common.errors import StoreInconsistentError
-from sparkstorm.common.model.roots import brought_home
 from sparkstorm.common.model.topology import ACKER, MASTER
-from sparkstorm.data_plane.acking.pending import Pending
 from sparkstorm.data_plane.acking.tree_batches import TreeBatches
 from sparkstorm.data_plane.checkpoint.restore import FROM_CHECKPOINT
 from sparkstorm.data_plane.executor.emitter import Emitter
-from sparkstorm.data_plane.executor.event_time import (
-    OutputWatermarks,
-    TaskEventTime,
-)
 from sparkstorm.data_plane.executor.user_traceback import preparing
 from sparkstorm.data_plane.task_kit.journal import Journal, reading, whole_and_deltas
 from sparkstorm.data_plane.task_kit.task_parts import LIVE_STREAMS, TaskParts
@@ -40,10 +31,6 @@ from sparkstorm.data_plane.transport.frames import MESSAGES, ROWS, SETTLED
 from sparkstorm.data_plane.transport.keys import Keys
 from sparkstorm.data_plane.worker.open_blocks import OpenBlocks
 from sparkstorm.data_plane.worker.tasks.acker_task import AckerTask
-from sparkstorm.data_plane.worker.tasks.blocking_spout import (
-    has_callbacks,
-    threaded,
-)
 from sparkstorm.data_plane.worker.tasks.bolt_factory import AnyBolt, BoltFactory
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
 from sparkstorm.data_plane.worker.tasks.hooks import (
@@ -53,9 +40,8 @@ from sparkstorm.data_plane.worker.tasks.hooks import (
     task_hooks,
 )
 from sparkstorm.data_plane.worker.tasks.inbox import Inbox
-from sparkstorm.data_plane.worker.tasks.spout_collector import SpoutCollector
+from sparkstorm.data_plane.worker.tasks.spout_factory import SpoutFactory
 from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
-from sparkstorm.data_plane.worker.tasks.states import load_fields
 from sparkstorm.data_plane.worker.tasks.task_set import TaskSet
 from sparkstorm.data_plane.worker.tasks.worker_plan import WorkerPlan
 from sparkstorm.data_plane.worker.tasks.worker_services import WorkerServices
@@ -76,7 +62,6 @@ class TaskFactory:
         self._parts.resources[BLOBS_FOLDER] = plan.blobs_folder
         self.source = self._parts.source
         self._tasks = self._parts.tasks
-        self._time_plan = self._parts.time_plan
         self._spout_tasks = frozenset(
             task
             for name, component in plan.topology.components.items()
@@ -90,6 +75,7 @@ class TaskFactory:
             plan.run_tasks(),
             plan.settings.is_direct,
         )
+        self._spouts = SpoutFactory(plan, services, self._parts, self._blocks)
         self._bolts = BoltFactory(plan, services, self._parts, self._blocks)
 
     def build(self, claim: Claim) -> TaskSet:
@@ -227,55 +213,16 @@ class TaskFactory:
 
     def _spout(self, task: int, component: str, task_set: TaskSet, record: TaskRecord) -> SpoutTask:
         spout: Spout = self._plan.make_instance(component)
-        emitter = self._emitter(task, component)
-        expect_batches = partial(self._blocks.expect_batches, component)
-        collector = SpoutCollector(
-            emitter,
+        return self._spouts.open(
             task,
-            self._root_drawer(),
-            self._services.report_error,
-            self._plan.codec,
-            expect_batches,
-        )
-        hooks = self._hooks_of.get(task)
-        keeps_settled = hooks is not None or has_callbacks(spout)
-        limit = self._plan.component_settings(component).max_spout_pending
-        settings = self._plan.settings
-        timeout_ms = settings.message_timeout_ms if settings.has_message_timeouts else math.inf
-        pending = Pending(limit, keeps_settled, settings.workers, timeout_ms)
-        # Only for components that wait: a computing bolt of four tasks did 18,100 tuples/s in the
-        # loop, 12,400 on threads (decision 28).
-        if spout.blocking or self._plan.component_settings(component).executor_threads:
-            spout = threaded(spout, self._services.wake, self._services.make_thread)
-        births = self._blocks.births(component)
-        size = self._plan.settings.batch_size
-        made = SpoutTask(
-            task,
-            component,
             spout,
-            emitter,
-            collector,
-            pending,
+            self._emitter(task, component),
             task_set.inboxes[task],
-            births,
-            size,
+            task_set.journals[task],
+            record,
+            self._hooks_of.get(task),
+            self._context(task, component),
         )
-        made.observers += [] if hooks is None else [hooks]
-        with reading(self._keys("journal", task)):
-            fields = list(task_set.journals[task].read(record))
-            if self._time_plan.is_told(component):
-                times = load_fields(self._plan, fields, "w", "x")
-                made.time = TaskEventTime(times, OutputWatermarks(times, emitter.timed_outputs))
-            pending.load(*whole_and_deltas(fields, "p"), now_ms=self._services.now_ms())
-            made.settle_commit()  # what a former owner has committed
-        spout.open(self._parts.conf(component), self._context(task, component), collector)
-        # Before this its own methods are not asked: they may need what `open` makes.
-        made.is_open = True
-        # After `open`, which may reset the source, and the newest only: positions replace each
-        # other.
-        for position in [f["o"] for f in fields if "o" in f][-1:]:
-            made.restore(position)
-        return made
 
     def _bolt(self, task: int, component: str, task_set: TaskSet, record: TaskRecord) -> BoltTask:
         bolt: AnyBolt = self._plan.make_instance(component)
@@ -297,23 +244,3 @@ class TaskFactory:
             context = replace(context, topology_id=self._claim.origin)
         made.prepare(context)
         return made
-
-    def _root_drawer(self) -> Callable[[], int] | None:
-        """Source of numbers for roots whose acker is one of this worker's own, where there is one
-        (topology.acker.local).
-        """
-        ackers = self._plan.ackers
-        draw = self._services.ids.root
-        local = [i for i, task in enumerate(ackers) if task in self._plan.token_by_task]
-        if not ackers:
-            return None
-        if not local or len(local) == len(ackers) or not self._plan.settings.prefers_local_ackers:
-            return draw
-        count = len(ackers)
-
-        def draw_local() -> int:
-            # The draw stays random, only which acker it names is exchanged, as in every other
-            # worker.
-            return brought_home(draw(), local, count) or draw_local()
-
-        return draw_local
