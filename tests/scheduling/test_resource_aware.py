@@ -150,7 +150,9 @@ def test_malformed_constraints_fail_their_topology_alone(rule: object) -> None:
 def test_a_topology_without_owner_spout_or_known_strategy_is_left_alone() -> None:
     offers = [supervisor("a", 1, memory=1024.0, cpu=100.0)]
     bolts = [component("b", singles(1))]
-    assert places(schedule(cluster(offers, [topology("t", singles(1), 1)])), "t") == {}
+    unowned = schedule(cluster(offers, [topology("t", singles(1), 1)]))
+    assert places(unowned, "t") == {}
+    assert unowned.status["t"].startswith("t has no owner")
     assert (
         "Cannot find a Spout"
         in schedule(cluster(offers, [topology("t", bolts, 1, owner="ann")])).status["t"]

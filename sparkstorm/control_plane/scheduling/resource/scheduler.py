@@ -128,6 +128,12 @@ class ResourceAwareScheduler:
         ledger = ResourceLedger(cluster)
         nodes = NodeMap(ledger)
         ordered = self._order_by(ledger).order(self._guarantees)
+        for topology in cluster.topologies.values():
+            # As in Storm, whose users' resources are counted by owner; there only the log says so.
+            if not topology.owner and cluster.placement(topology.id).num_missing:
+                cluster.status[topology.id] = (
+                    f"{topology.name} has no owner, and resources are given to owners: set `owner`"
+                )
         for index, topology in enumerate(ordered):
             if cluster.placement(topology.id).num_missing:
                 round_ = _Placing(topology, ordered[:index:-1], ledger, nodes)
