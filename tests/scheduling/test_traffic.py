@@ -535,6 +535,17 @@ def test_a_plan_that_did_not_pay_is_taken_back_and_no_other_is_made_for_a_while(
     assert rounds.groups == TOGETHER
 
 
+def test_a_plan_is_not_judged_while_nothing_is_sent() -> None:
+    rounds = Rounds()
+    rounds.round(running(PAIRS), 60 * MINUTE)
+    silent = running(dict.fromkeys(PAIRS, 0.0), settled_ms=11 * MINUTE, cpu=0.0, rows=0.0)
+    view = rounds.round(silent, 71 * MINUTE)
+    assert rounds.groups == TOGETHER
+    assert "not measured yet" in view.status["t"]
+    view = rounds.round(running(PAIRS, settled_ms=22 * MINUTE), 82 * MINUTE)
+    assert "not measured yet" not in view.status["t"]
+
+
 @pytest.mark.parametrize(
     ("predicted", "saving", "has_paid"),
     [(0.4, 0.2, True), (0.4, 0.19, False), (-0.4, -0.4, True), (-0.4, -0.61, False)],

@@ -101,8 +101,9 @@ class TrafficScheduler:
             is_movable = is_due and turn.is_movable
             if is_movable and plan is None:
                 self._plan(turn, measured)
-            elif is_movable and plan is not None:
-                saving = turn.price(plan.before).saving(turn.price(turn.home))
+            elif is_movable and plan is not None and (old := turn.price(plan.before)).total:
+                # Without any traffic nothing can be saved: that says nothing about the plan.
+                saving = old.saving(turn.price(turn.home))
                 if not plans.judge(topology.id, plan, saving, cpu_of_row(measured)):
                     self._take_back(turn, plan, saving)
                     return
