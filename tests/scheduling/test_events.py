@@ -142,6 +142,7 @@ def test_an_event_that_cannot_be_is_named(scene: Scene, event: Any, text: str) -
         (5, 10, 0, "every_s: a number of seconds is needed, not 0"),
         (5, float("nan"), 10, "until_s: a number of seconds is needed, not nan"),
         (-5, 10, 10, "events: -5 is no second of the sequence"),
+        (23, 25, 10, "events: 23 is behind the last round, at 20 s: raise until_s"),
     ],
 )
 def test_a_time_that_cannot_be_is_named(

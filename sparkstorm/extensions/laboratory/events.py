@@ -139,9 +139,14 @@ def play(
     for name, seconds in (("until_s", until_s), ("every_s", every_s)):
         if not 0.0 <= seconds < math.inf or (name == "every_s" and not seconds):
             raise InvalidConfigError(f"{name}: a number of seconds is needed, not {show(seconds)}")
+    last_s = int(until_s / every_s) * every_s
     for at_s in events:
         if not 0.0 <= at_s < math.inf:
             raise InvalidConfigError(f"events: {show(at_s)} is no second of the sequence")
+        if at_s > last_s:
+            raise InvalidConfigError(
+                f"events: {show(at_s)} is behind the last round, at {last_s:g} s: raise until_s"
+            )
     return list(_Play(scene, scheduler, conf, inner).rounds(events, until_s, every_s))
 
 
