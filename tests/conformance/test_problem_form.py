@@ -7,7 +7,6 @@ import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -78,6 +77,10 @@ def measured(**more: Any) -> Problem:
             {"flows": [{"from": "in", "to": "in", "rows_per_s": rows} for rows in (1, 2)]},
             "measured.flows[1]: 'in' to 'in' on stream 'default' occurs twice",
         ),
+        (
+            {"flows": [{"from": "in", "to": "in"}]},
+            "measured.flows[0].stream: 'in' reads no stream 'default' of 'in', only none",
+        ),
         ({"tasks": {"4": {}}}, "measured.tasks: task 4 is in no executor"),
         ({"tasks": {"0": {}}}, "measured.tasks: task 0 is in no executor"),
         ({"tasks": {"1": {"busy": 1.5}}}, "measured.tasks.1.busy: expected a number from 0 to 1"),
@@ -98,8 +101,14 @@ def test_schedulers_that_ask_for_no_measurements_answer_the_same_with_them(name:
             components = each["components"]
             tasks = [first for part in components for first, _ in part["executors"]]
             rate = {"rows_per_s": 9.0, "bytes_per_s": dice.uniform(0, 1e6)}
-            names = [part["id"] for part in components]
-            flows = [{"from": one, "to": other, **rate} for one, other in pairwise(names)]
+            names = {part["id"] for part in components}
+            ends = {
+                (source["from"], source.get("stream", "default"), part["id"])
+                for part in components
+                for source in part.get("inputs", ())
+                if source["from"] in names
+            }
+            flows = [{"from": a, "stream": b, "to": c, **rate} for a, b, c in sorted(ends)]
             loads = {str(task): {"cpu": dice.uniform(0, 300)} for task in tasks}
             each["measured"] = {"version": 1, "flows": flows, "tasks": loads}
         for each in asked.get("supervisors", ()):

@@ -76,8 +76,15 @@ class MeasuredForm:
     settled_secs: Number = 0.0
     written_per_s: Number = 0.0
 
-    def check(self, components: Collection[str], executors: Iterable[ExecutorId]) -> None:
-        """Refuse a component or task that the topology does not have, and a flow given twice."""
+    def check(
+        self,
+        components: Collection[str],
+        executors: Iterable[ExecutorId],
+        streams: Collection[tuple[str, str, str]],
+    ) -> None:
+        """Refuse a component, task or stream (sender, name, receiver) that the topology does not
+        have, and a flow given twice.
+        """
         seen = set()
         for index, flow in enumerate(self.flows):
             ends = (flow.component, flow.stream, flow.receiver)
@@ -91,6 +98,17 @@ class MeasuredForm:
                 if name not in components:
                     words = f"no component is called {show(name)}{near_name(name, components)}"
                     raise UnfitValueError(words, "measured", "flows", index, key)
+        for index, flow in enumerate(self.flows):
+            ends = (flow.component, flow.stream, flow.receiver)
+            if ends not in streams:
+                # It would count as no traffic of the stream that is meant.
+                read = sorted({name for a, name, b in streams if (a, b) == (ends[0], ends[2])})
+                words = (
+                    f"{show(flow.receiver)} reads no stream {show(flow.stream)} of "
+                    f"{show(flow.component)}, only {', '.join(read) or 'none'}"
+                    f"{near_name(flow.stream, read)}"
+                )
+                raise UnfitValueError(words, "measured", "flows", index, "stream")
         # by search and not by a set of all tasks: an executor may claim two thousand million
         ordered = sorted(executors)
         for task in sorted(self.tasks):

@@ -180,7 +180,12 @@ class _StormTopology:
             executors = [
                 executor for component in self.components for executor in component.executors
             ]
-            self.measured.check({component.id for component in self.components}, executors)
+            streams = {
+                (source.component, source.stream, component.id)
+                for component in self.components
+                for source in component.inputs
+            }
+            self.measured.check({*names}, executors, streams)
         last = None
         for executor in sorted(
             executor for component in self.components for executor in component.executors
