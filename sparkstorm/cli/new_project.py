@@ -9,6 +9,7 @@ import json
 import keyword
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
@@ -53,7 +54,7 @@ def init(arguments: argparse.Namespace) -> int:
     ready for `make test`.
     """
     folder = Path(arguments.folder)
-    files = project_files(folder.name)
+    files = project_files(folder.resolve().name)  # of `.`: the name of the folder
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
         raise InvalidConfigError(
             f"{show(str(folder))} is there already and not an empty folder: choose another name"
@@ -76,10 +77,11 @@ def project_files(name: str) -> Mapping[str, str]:
     if (
         not re.fullmatch(r"[a-zA-Z]\w*", module, re.ASCII)
         or keyword.iskeyword(module)
-        or module in ("sparkstorm", "test")
+        # it would hide that module from SparkStorm and pytest
+        or module in {*sys.stdlib_module_names, "sparkstorm", "test", "pytest"}
     ):
         raise InvalidConfigError(
-            f"{show(name)} cannot name a project: take letters, digits, - and _, a letter first, no word of Python's"
+            f"{show(name)} cannot name a project: take letters, digits, - and _, a letter first, no word or module of Python's"
         )
 
     def filled(text: str) -> str:

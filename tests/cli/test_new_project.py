@@ -92,6 +92,15 @@ def test_its_ci_file_runs_the_tests(project: Path) -> None:
     assert workflow["jobs"]["test"]["steps"][-1] == {"run": "make test"}
 
 
+def test_the_empty_folder_at_hand_gives_the_project_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my-words").mkdir()
+    monkeypatch.chdir(tmp_path / "my-words")
+    assert main(["init", "."]) == 0
+    assert (tmp_path / "my-words" / "my_words.py").exists()
+
+
 def test_a_folder_with_files_is_left_alone(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,7 +113,9 @@ def test_a_folder_with_files_is_left_alone(
     assert (project / "job.yaml").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["1st", "import", "sparkstorm", "test", "a b", "wörter", "a.b"])
+@pytest.mark.parametrize(
+    "name", ["1st", "import", "sparkstorm", "test", "queue", "pytest", "a b", "wörter", "a.b"]
+)
 def test_a_name_that_no_module_can_have_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
