@@ -43,6 +43,19 @@ def test_its_tests_pass_in_an_active_environment_without_an_index(project: Path)
     assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+def test_make_says_that_it_installs_before_it_does(project: Path, tmp_path: Path) -> None:
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["make", "test"], cwd=project, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert "installing what requirements.txt names into .venv (once) ..." in done.stdout
+
+
 def test_its_notebook_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     monkeypatch.syspath_prepend(str(project))
