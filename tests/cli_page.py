@@ -20,7 +20,7 @@ _COMMON = ("--help", "--cluster", "--context", "--json")
 _OFTEN = 4  # an option or argument of as many commands is told once, in front
 _HEAD = """# Commands
 
-Every command of `sparkstorm` with its options. Written from the parsers by `python -m tests.cli_page`; a test
+Every command of `sparkstorm` with its options. Written by `python -m tests.cli_page`; a test
 compares them.
 
 Commands of a running cluster take `--cluster FILE`, else `SPARKSTORM_CLUSTER`, or `--context NAME`; and `--json`,

@@ -59,7 +59,7 @@ GROUPS: dict[str, dict[str, dict[str, str]]] = {
         "monitor": {
             "monitor": "rates of a topology, a line for each interval",
             "top": "topologies, components and workers in the terminal, live",
-            "web": "serve the page of a cluster",
+            "web": "serve the web UI of a cluster",
         },
         "logs": {
             "logs": "last lines of a topology's workers, from any host",

@@ -107,7 +107,7 @@ def cluster(arguments: argparse.Namespace) -> int:
 
 
 def dev(arguments: argparse.Namespace) -> int:
-    """Hold a cluster until Ctrl-C with its page, and next to it Kafka, PostgreSQL and an object
+    """Hold a cluster until Ctrl-C with its web UI, and next to it Kafka, PostgreSQL and an object
     store with sample data.
     """
     return _become_driver(arguments, "sparkstorm.cli.dev")

@@ -226,7 +226,7 @@ def rates_text(record: Mapping[str, Any], width: int | None = None) -> str:
 
 
 def web(arguments: argparse.Namespace) -> int:
-    """Serve a cluster's page until Ctrl-C, at an address with a token that it prints; a read-only
+    """Serve a cluster's web UI until Ctrl-C, at an address with a token that it prints; a read-only
     connection changes nothing.
     """
     try:

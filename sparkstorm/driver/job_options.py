@@ -26,7 +26,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         const=8080,
         metavar="PORT",
-        help="also serve the page, on this port (8080)",
+        help="also serve the web UI, on this port (8080)",
     )
 
 
@@ -34,7 +34,7 @@ def add_dev_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a cluster with servers for development to a command line."""
     add_overrides(parser)
     parser.add_argument(
-        "--web", type=int, default=8080, metavar="PORT", help="port of the page (8080)"
+        "--web", type=int, default=8080, metavar="PORT", help="port of the web UI (8080)"
     )
 
 
