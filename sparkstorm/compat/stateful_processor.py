@@ -45,7 +45,8 @@ class ProcessorBolt(TimedBolt):
     a StructType. `time_mode` is Spark's: timers by the watermark need `with_timestamp_field`, and
     `with_lag` is the delay of `withWatermark`; states with a time to live need "ProcessingTime".
     `initial_state` has a Row, or a mapping by field, for each key. `frames` is for processors of
-    `transformWithStateInPandas`. A Row goes by its names: a field that it lacks is None.
+    `transformWithStateInPandas`: rows and the initial state are frames. A Row goes by its names: a
+    field that it lacks is None.
 
     When a call raises, what it did is undone, and the row is tried again. With event time, rows and
     timers come in the order of time, not by micro-batch: the processor's watermark is the time of
@@ -138,9 +139,7 @@ class ProcessorBolt(TimedBolt):
         times = self._times(-1 if self._time_field is None else tup[self._time_field])
         if key in self._initial and not self._handle.has(_BEGUN):
             self._handle.put(_BEGUN, True)
-            initial = self._initial[key]
-            if isinstance(initial, Mapping):
-                initial = self._row(**initial)
+            initial = self._as_given(self._initial[key])
             self._emit(self._processor.handleInitialState(key, initial, times), collector)
         rows = iter([self._given(tup)])
         self._emit(self._processor.handleInputRows(key, rows, times), collector)
@@ -164,6 +163,18 @@ class ProcessorBolt(TimedBolt):
         if self._mode == "EventTime":
             return self._spark.TimerValues(-1, event_ms)
         return self._spark.TimerValues(self._now_ms() if self._mode == "ProcessingTime" else -1, -1)
+
+    def _as_given(self, initial: Any) -> Any:
+        """Return an initial state in the form that the processor takes."""
+        if self._frames and isinstance(initial, self._row):
+            initial = initial.asDict()
+        if not isinstance(initial, Mapping):
+            return initial
+        if not self._frames:
+            return self._row(**initial)
+        import pandas
+
+        return pandas.DataFrame([initial])
 
     def _given(self, tup: Tuple) -> Any:
         if not self._frames:

@@ -377,3 +377,21 @@ def test_a_processor_of_pandas_gets_and_yields_frames() -> None:
     bolt = ProcessorBolt(Frames(), key="id", outputs=["id", "n"], frames=True)
     rows = [["a", 1, "x", 0], ["a", 2, "x", 0]]
     assert complete_topology(topology(bolt), {"sensors": rows})["processor"] == [("a", 1), ("a", 3)]
+
+
+class BegunOfFrames(Frames):
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.sum.update((int(initialState.at[0, "n"]),))
+
+
+def test_a_processor_of_pandas_gets_its_initial_state_as_a_frame() -> None:
+    pytest.importorskip("pandas")
+    initial_state = {"a": {"n": 10}, "b": Row(n=20)}
+    bolt = ProcessorBolt(
+        BegunOfFrames(), key="id", outputs=["id", "n"], frames=True, initial_state=initial_state
+    )
+    rows = [["a", 1, "x", 0], ["b", 1, "x", 0]]
+    assert complete_topology(topology(bolt), {"sensors": rows})["processor"] == [
+        ("a", 11),
+        ("b", 21),
+    ]
