@@ -54,9 +54,9 @@ class LookupBolt(GatheringBolt):
 
     `fetch` is a function (keys) -> mapping, or a source of `sparkstorm.connectors`. Its keys are
     those of the tuples that wait, at most `batch`; a key of several fields is a tuple. A value is a
-    mapping by field, a sequence in the order of `add`, or the only value. A missing key gives None,
-    or drops its tuples (`kind="inner"`). When `fetch` raises, the inputs that need it are tried
-    again; a value that is an exception fails those of its key.
+    mapping by field, a sequence in the order of `add`, or the only value. A key that is missing or
+    holds None gives None, or drops its tuples (`kind="inner"`). When `fetch` raises, the inputs
+    that need it are tried again; a value that is an exception fails those of its key.
 
     Values and missing keys are kept for `expire`, at most `size` keys of each task. One older than
     `refresh` is still used, and fetched again when no tuple waits.
@@ -145,7 +145,7 @@ class LookupBolt(GatheringBolt):
             return
         key = self._key_of(tup)
         if self._answers is not None:
-            self._emit(tup, self._answers.get(key, _MISSING))
+            self._emit(tup, _found(self._answers, key))
             return
         now_ms = self._now_ms()
         if not self._waiting and (value := self._value(key, now_ms)) is not None:
@@ -247,7 +247,7 @@ class LookupBolt(GatheringBolt):
             self._rest_until_ms = self._now_ms() + _REST_MS
             return _reason(error), {}
         now_ms = self._now_ms()
-        values = {key: answers.get(key, _MISSING) for key in (*needed, *some)}
+        values = {key: _found(answers, key) for key in (*needed, *some)}
         for key, value in values.items():
             if isinstance(value, Exception):
                 self._errors.inc()
@@ -368,6 +368,13 @@ def _whole(name: str, number: Any) -> int:
 
 def _holds_none(key: Any) -> bool:
     return key is None or (isinstance(key, tuple) and None in key)
+
+
+def _found(answers: Answers, key: Any) -> Any:
+    """Return the value of a key; a key that holds None has none, as in SQL, whose NULL is in
+    snapshots too.
+    """
+    return _MISSING if _holds_none(key) else answers.get(key, _MISSING)
 
 
 def _reason(error: BaseException) -> str:

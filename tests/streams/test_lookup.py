@@ -283,6 +283,17 @@ def test_a_snapshot_may_be_a_file(kind: str, tmp_path: Path) -> None:
         assert done["country"] == [("ann", 1, "NL"), ("zoe", 2, None)]
 
 
+def test_a_key_of_none_has_no_value_live_or_in_a_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "users.jsonl"
+    path.write_text('{"user": null, "country": "XX"}\n{"user": "ann", "country": "NL"}\n')
+    whole = {None: "XX", "ann": "NL"}
+    made = topology(located(lambda keys: whole, snapshot=str(path)))
+    rows = {"users": [[None, 1], ["ann", 2]]}
+    wanted = [(None, 1, None), ("ann", 2, "NL")]
+    assert complete_topology(made, rows)["country"] == wanted
+    assert replay_locally(made, rows)["country"] == wanted
+
+
 def test_a_replay_without_a_snapshot_is_refused_unless_it_is_told_to_look_up() -> None:
     asked = Asked()
     rows = {"users": [["ann", 1], ["ann", 2]]}
