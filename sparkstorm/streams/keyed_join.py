@@ -25,7 +25,7 @@ from sparkstorm.streams.joined_rows import (
     read_column,
     types_of,
 )
-from sparkstorm.streams.names import unknown_field
+from sparkstorm.streams.names import read_names, unknown_field
 
 Key = str | Sequence[str]
 Kind = Literal["inner", "left", "right", "full"]
@@ -191,8 +191,10 @@ class KeyedJoin(TimedBolt):
 
 
 def _side(owner: str, source: Sources, key: Key, fields: Fields | None) -> Side:
-    names = (key,) if isinstance(key, str) else tuple(key)
-    sources = names_of(source)
+    sources = read_names(owner, "source", source)
+    if not sources:
+        raise InvalidTopologyError(f"{owner}: source names no stream; name a component")
+    names = read_names(owner, f"the key of '{sources[0]}'", key)
     if not names:
         raise InvalidTopologyError(f"{owner}: '{sources[0]}' needs at least one key field")
     if isinstance(fields, str):

@@ -19,7 +19,7 @@ from sparkstorm.api.components import GatheringBolt
 from sparkstorm.common.errors import InvalidTopologyError, show
 from sparkstorm.common.model.values.codec import KEY_TYPES, no_key
 from sparkstorm.streams.joined_rows import Fields
-from sparkstorm.streams.names import unknown_field
+from sparkstorm.streams.names import read_names, unknown_field
 
 Answers = Mapping[Any, Any]
 Snapshot = Mapping[Any, Any] | str | Path
@@ -93,7 +93,7 @@ class LookupBolt(GatheringBolt):
     ) -> None:
         _check(fetch, keep, add, kind)
         self._fetch = fetch
-        self._key = (key,) if isinstance(key, str) else tuple(key)
+        self._key = read_names("LookupBolt", "key", key)
         self._keep = tuple(keep)
         self._add = add
         self._expire_ms = _ms("expire", expire, 1)

@@ -341,6 +341,15 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda: joined("left", 0, 1, "default"),
         "the unmatched stream needs a name of its own, not 'default'",
     ),
+    "a number for a key": (
+        lambda: IntervalJoinBolt("left", 5),  # type: ignore[arg-type]
+        "the key of 'left' is 5; write a name, or a list of names",
+    ),
+    "a number for a stream": (
+        lambda: IntervalJoinBolt("left", "k").join(5, within=HOUR),  # type: ignore[arg-type]
+        "source is 5; write a name, or a list of names",
+    ),
+    "no stream": (lambda: IntervalJoinBolt([], "k"), "source names no stream; name a component"),
     "fields as a text": (
         lambda: IntervalJoinBolt("left", "k", "k"),
         "fields of 'left' is the text 'k'; write a list of names, or types by name",

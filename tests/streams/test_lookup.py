@@ -379,6 +379,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         "refresh is 3600000 ms, after values have expired (60000 ms); make it shorter",
     ),
     "no room": (lambda: located(Asked(), size=0), "size is 0; write a whole number of at least 1"),
+    "a number for a key": (
+        lambda: located(Asked(), key=5),
+        "LookupBolt: key is 5; write a name, or a list of names",
+    ),
     "a number for a snapshot": (
         lambda: located(Asked(), snapshot=5),
         'snapshot is 5; write a mapping by key, the path of a file, or "now"',
