@@ -399,7 +399,7 @@ def _text(key: Any) -> str:
 def _parsed(text: str, url: str) -> Any:
     try:
         answer = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # lists in lists, thousands deep
         raise ValueError(f"{url} answers no JSON: {text[:100]!r}") from error
     if not isinstance(answer, dict):
         raise ValueError(f"{url} answers no object of JSON: {text[:100]!r}")

@@ -152,6 +152,9 @@ class Users(BaseHTTPRequestHandler):
         if name == "large":
             self._stream(b"[" + b"1," * (1 << 19) + b"1]")
             return
+        if name == "deep":
+            self._answer(200, "[" * 100_000)
+            return
         status = {"zoe": 404, "mallory": 400, "down": 503}.get(name, 200)
         text = "[]" if name == "list" else json.dumps({"country": name.upper(), "age": len(name)})
         self._answer(status, text)
@@ -195,10 +198,11 @@ def server() -> Iterator[Any]:
 
 def test_objects_are_looked_up_by_http(server: Any) -> None:
     lookup = opened(HttpLookup(f"{server.url}/{{}}"))
-    answers = lookup.fetch(["ann", "zoe", "mallory", "list", "last"])
+    answers = lookup.fetch(["ann", "zoe", "mallory", "list", "deep", "last"])
     assert answers["ann"] == {"country": "ANN", "age": 3}
     assert "zoe" not in answers
     assert "answers 400" in str(answers["mallory"]) and "no object" in str(answers["list"])
+    assert "/deep answers no JSON" in str(answers["deep"])
     assert server.connections == 1
     assert lookup.fetch(["a b/c"])["a b/c"]["country"] == "A%20B%2FC"
     assert server.connections == 2
