@@ -172,14 +172,14 @@ class ProcessorBolt(TimedBolt):
             return initial
         if not self._frames:
             return self._row(**initial)
-        import pandas
+        import pandas  # type: ignore[import-untyped]
 
         return pandas.DataFrame([initial])
 
     def _given(self, tup: Tuple) -> Any:
         if not self._frames:
             return self._row(*tup.fields)(*tup.values)
-        import pandas  # type: ignore[import-untyped]
+        import pandas
 
         return pandas.DataFrame([tup.values], columns=list(tup.fields))
 

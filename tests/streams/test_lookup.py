@@ -288,7 +288,7 @@ def test_a_key_of_none_has_no_value_live_or_in_a_snapshot(tmp_path: Path) -> Non
     path.write_text('{"user": null, "country": "XX"}\n{"user": "ann", "country": "NL"}\n')
     whole = {None: "XX", "ann": "NL"}
     made = topology(located(lambda keys: whole, snapshot=str(path)))
-    rows = {"users": [[None, 1], ["ann", 2]]}
+    rows: dict[str, list[list[Any]]] = {"users": [[None, 1], ["ann", 2]]}
     wanted = [(None, 1, None), ("ann", 2, "NL")]
     assert complete_topology(made, rows)["country"] == wanted
     assert replay_locally(made, rows)["country"] == wanted
