@@ -95,7 +95,7 @@ def test_measurements_follow_a_change_of_rates_over_their_window(scene: Scene) -
 
     sequence = _Play(scene, "default", None, "default")
     sequence._scheduler = Looking()  # type: ignore[assignment]
-    moments = list(sequence.rounds({100: Rates("topology-00000", 3.0)}, 500, 100))
+    moments = list(sequence.rounds({100: Rates("topology-00000", 3.0)}, range(0, 600, 100)))
     base = seen[0]
     # the window is of 300 s
     factors = [1, 1, 5 / 3, 7 / 3, 3, 3]
@@ -127,7 +127,15 @@ def _bytes(scene: Scene) -> float:
         (Killed("t"), "there is no topology 't', only topology-00000, topology-00001"),
         (Rates("t", 2.0), "there is no topology 't'"),
         (Rates("topology-00000", -1.0), "a factor of 0 or more is needed, not -1.0"),
+        (Rates("topology-00000", "2"), "a factor of 0 or more is needed, not '2'"),  # type: ignore[arg-type]
         (Submitted(generate(1, 1, 3, 1).topologies[0]), "already a topology 'topology-00000'"),
+        ("lost", "events: 'lost' at 5 s is no Lost, Back, Submitted"),
+        ([Lost(NODE), None], "events: None at 5 s is no Lost"),
+        (Lost, "at 5 s is no Lost"),
+        (Submitted("t"), "Submitted at 5 s is of a TopologyView, not 't'"),  # type: ignore[arg-type]
+        (Lost([NODE]), "Lost at 5 s is of an id, not ['node-00001']"),  # type: ignore[arg-type]
+        (Back([NODE]), "Back at 5 s is of an id, not ['node"),  # type: ignore[arg-type]
+        (Killed(["t"]), "Killed at 5 s is of an id, not ['t']"),  # type: ignore[arg-type]
     ],
 )
 def test_an_event_that_cannot_be_is_named(scene: Scene, event: Any, text: str) -> None:
@@ -143,6 +151,9 @@ def test_an_event_that_cannot_be_is_named(scene: Scene, event: Any, text: str) -
         (5, float("nan"), 10, "until_s: a number of seconds is needed, not nan"),
         (-5, 10, 10, "events: -5 is no second of the sequence"),
         (23, 25, 10, "events: 23 is behind the last round, at 20 s: raise until_s"),
+        ("5", 10, 10, "events: '5' is no second of the sequence"),
+        (5, "10", 10, "until_s: a number of seconds is needed, not '10'"),
+        (5, 10, None, "every_s: a number of seconds is needed, not None"),
     ],
 )
 def test_a_time_that_cannot_be_is_named(
@@ -151,6 +162,13 @@ def test_a_time_that_cannot_be_is_named(
     with pytest.raises(InvalidConfigError) as caught:
         play(scene, "default", {at_s: Lost(NODE)}, until_s, every_s=every_s)
     assert text in str(caught.value)
+
+
+def test_events_are_given_by_second(scene: Scene) -> None:
+    with pytest.raises(
+        InvalidConfigError, match=r"events: a mapping by second is needed, .* not None"
+    ):
+        play(scene, "default", None, 10)  # type: ignore[arg-type]
 
 
 class Counting(EvenScheduler):

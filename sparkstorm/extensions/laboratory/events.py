@@ -9,9 +9,8 @@ rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeAlias
 
 from sparkstorm.common.errors import InvalidConfigError, show
@@ -20,7 +19,7 @@ from sparkstorm.control_plane.scheduling.records import Conf, SupervisorView, To
 from sparkstorm.control_plane.scheduling.view import Assignments
 from sparkstorm.extensions.laboratory.costs import costs
 from sparkstorm.extensions.laboratory.plugged import scheduler_named
-from sparkstorm.extensions.laboratory.scene import Row, Scene, moved
+from sparkstorm.extensions.laboratory.scene import Row, Scene, is_amount, moved
 
 _UNMEASURED_MS = 60_000  # after a start; as for running topologies (measured/measuring.py)
 
@@ -137,17 +136,47 @@ def play(
     InvalidConfigError names an event that cannot be: a node that is not there, a topology twice.
     """
     for name, seconds in (("until_s", until_s), ("every_s", every_s)):
-        if not 0.0 <= seconds < math.inf or (name == "every_s" and not seconds):
+        if not is_amount(seconds) or (name == "every_s" and not seconds):
             raise InvalidConfigError(f"{name}: a number of seconds is needed, not {show(seconds)}")
-    last_s = int(until_s / every_s) * every_s
-    for at_s in events:
-        if not 0.0 <= at_s < math.inf:
+    if not isinstance(events, Mapping):
+        raise InvalidConfigError(
+            f"events: a mapping by second is needed, such as {{30: Lost(node)}}, not {show(events)}"
+        )
+    times = _times(until_s, every_s)
+    for at_s, several in events.items():
+        if not is_amount(at_s):
             raise InvalidConfigError(f"events: {show(at_s)} is no second of the sequence")
-        if at_s > last_s:
+        if at_s > times[-1]:
             raise InvalidConfigError(
-                f"events: {show(at_s)} is behind the last round, at {last_s:g} s: raise until_s"
+                f"events: {show(at_s)} is behind the last round, at {times[-1]:g} s: raise until_s"
             )
-    return list(_Play(scene, scheduler, conf, inner).rounds(events, until_s, every_s))
+        for event in _several(several):
+            _check_event(event, at_s)
+    return list(_Play(scene, scheduler, conf, inner).rounds(events, times))
+
+
+def _times(until_s: float, every_s: float) -> list[float]:
+    return [number * every_s for number in range(int(until_s / every_s) + 1)]
+
+
+def _several(events: Event | Sequence[Event]) -> Sequence[Event]:
+    # A text is a sequence, but no event.
+    return events if isinstance(events, Sequence) and not isinstance(events, str) else (events,)
+
+
+def _check_event(event: object, at_s: float) -> None:
+    """Refuse what is no event, and one whose subject is of another type."""
+    if not isinstance(event, Event):
+        raise InvalidConfigError(
+            f"events: {show(event)} at {at_s:g} s is no Lost, Back, Submitted, Killed or Rates"
+        )
+    kind: type = TopologyView if isinstance(event, Submitted) else str
+    subject = getattr(event, fields(event)[0].name)
+    if not isinstance(subject, kind):
+        what = "a TopologyView" if kind is TopologyView else "an id"
+        raise InvalidConfigError(
+            f"events: {type(event).__name__} at {at_s:g} s is of {what}, not {show(subject)}"
+        )
 
 
 class _Play:
@@ -168,17 +197,15 @@ class _Play:
         self._lives[topology.id] = life
 
     def rounds(
-        self, events: Mapping[float, Event | Sequence[Event]], until_s: float, every_s: float
+        self, events: Mapping[float, Event | Sequence[Event]], times: Iterable[float]
     ) -> Iterable[Moment]:
         """Yield the cluster after each round."""
         waiting = sorted(events)
-        for number in range(int(until_s / every_s) + 1):
-            now_s = number * every_s
+        for now_s in times:
             happened: list[Event] = []
             while waiting and waiting[0] <= now_s:
                 at_s = waiting.pop(0)
-                several = events[at_s]
-                for event in several if isinstance(several, Sequence) else (several,):
+                for event in _several(events[at_s]):
                     self._apply(event, round(1000 * at_s))
                     happened.append(event)
             yield self._round(now_s, tuple(happened))
@@ -236,7 +263,7 @@ class _Play:
         else:
             self._check(event.topology_id)
             if isinstance(event, Rates):
-                if not 0.0 <= event.factor < math.inf:
+                if not is_amount(event.factor):
                     factor = show(event.factor)
                     raise InvalidConfigError(
                         f"rates of {event.topology_id}: a factor of 0 or more is needed, not {factor}"

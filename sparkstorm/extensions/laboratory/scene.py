@@ -3,11 +3,13 @@ as plain data.
 """
 
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from numbers import Real
+from typing import Any, TypeGuard
 
 from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
@@ -428,6 +430,12 @@ def checked_whole(number: int, name: str, most: int = 2**31 - 1) -> int:
     """Return a whole number from 1 to `most`; InvalidConfigError names it where it is none."""
     with named_errors(InvalidConfigError, name):
         return int(whole(1, most)(number))
+
+
+def is_amount(value: object) -> TypeGuard[float]:
+    """Return whether a value is a finite number of 0 or more; True and texts are none."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and 0.0 <= float(value) < math.inf  # type: ignore[arg-type]
 
 
 def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyView:
