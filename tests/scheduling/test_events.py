@@ -154,6 +154,7 @@ def test_an_event_that_cannot_be_is_named(scene: Scene, event: Any, text: str) -
         ("5", 10, 10, "events: '5' is no second of the sequence"),
         (5, "10", 10, "until_s: a number of seconds is needed, not '10'"),
         (5, 10, None, "every_s: a number of seconds is needed, not None"),
+        (0.4, 0.3, 0.1, "events: 0.4 is behind the last round, at 0.3 s"),
     ],
 )
 def test_a_time_that_cannot_be_is_named(
@@ -169,6 +170,13 @@ def test_events_are_given_by_second(scene: Scene) -> None:
         InvalidConfigError, match=r"events: a mapping by second is needed, .* not None"
     ):
         play(scene, "default", None, 10)  # type: ignore[arg-type]
+
+
+def test_rounds_are_at_exact_multiples_of_their_period(scene: Scene) -> None:
+    """0.3 / 0.1 is below 3 as floats."""
+    moments = play(scene, "default", {0.3: Lost(NODE)}, until_s=0.3, every_s=0.1)
+    assert [moment.at_s for moment in moments] == [0.0, 0.1, 0.2, 0.3]
+    assert moments[-1].events == (Lost(NODE),)
 
 
 class Counting(EvenScheduler):

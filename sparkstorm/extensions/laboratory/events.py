@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
 from typing import TypeAlias
 
 from sparkstorm.common.errors import InvalidConfigError, show
@@ -156,7 +157,11 @@ def play(
 
 
 def _times(until_s: float, every_s: float) -> list[float]:
-    return [number * every_s for number in range(int(until_s / every_s) + 1)]
+    """Return the seconds of the rounds, by the decimals as they are written: as floats 0.3 / 0.1 is
+    below 3, and 3 * 0.1 above 0.3.
+    """
+    period = Fraction(str(every_s))
+    return [float(number * period) for number in range(Fraction(str(until_s)) // period + 1)]
 
 
 def _several(events: Event | Sequence[Event]) -> Sequence[Event]:
