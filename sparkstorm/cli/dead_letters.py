@@ -15,7 +15,7 @@ from sparkstorm.cli.cluster_verbs import opened
 from sparkstorm.cli.common import EXITS, FAILED, OK, add_verb, is_for_programs, say, write
 from sparkstorm.client import ClusterClient
 from sparkstorm.client.dead_letters import StoredLetters
-from sparkstorm.common.errors import InvalidConfigError, NotAliveError
+from sparkstorm.common.errors import InvalidConfigError, NotAliveError, reason_of
 from sparkstorm.common.model.dead_letter import Cause, DeadLetter
 from sparkstorm.common.model.names import counted, shown
 from sparkstorm.driver.dead_letter_file import Groups, line_of, read_dead_letters
@@ -84,7 +84,7 @@ def read_letters_of_file(path: Path) -> Iterator[tuple[str, DeadLetter]]:
     try:
         yield from read_dead_letters(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfigError(f"{path} cannot be read: {error}") from error
+        raise InvalidConfigError(f"{path} cannot be read: {reason_of(error)}") from error
 
 
 def _list(

@@ -12,7 +12,7 @@ from typing import Any
 from sparkstorm.cli import terminal
 from sparkstorm.cli.common import OK, add_job_options, write_json
 from sparkstorm.common import config
-from sparkstorm.common.errors import RecordingError
+from sparkstorm.common.errors import RecordingError, reason_of
 from sparkstorm.driver.job_file import make_topology, read_job
 from sparkstorm.notebook.topology_graph import dot, graph_of, mermaid, picture, rows_of
 
@@ -83,7 +83,7 @@ def schedule(arguments: argparse.Namespace) -> int:
         try:
             problems = list(_problems(path, arguments.lines))
         except (OSError, ValueError) as error:  # ValueError: a path with a null byte
-            print(json.dumps({"error": f"{path}: cannot be read: {error}"}))
+            print(json.dumps({"error": f"{path} cannot be read: {reason_of(error)}"}))
             status = 1
             continue
         for where, problem in problems:

@@ -3,6 +3,13 @@ by callers.
 """
 
 
+def reason_of(error: Exception) -> str:
+    """Return why a file cannot be used, without the number and the path that Python adds: the
+    sentence around it names the file.
+    """
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def show(value: object, most: int = 60) -> str:
     """A value for an error's text, cut to `most` characters; never raises, however long or deep the
     value is.

@@ -19,7 +19,7 @@ from sparkstorm.api.builder import Declarer, TopologyBuilder
 from sparkstorm.api.collector import BasicOutputCollector
 from sparkstorm.api.components import BasicBolt, Effects, StatefulBolt
 from sparkstorm.common.config import parse_yaml
-from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, reason_of, show
 from sparkstorm.common.model.topology import Grouping, Topology
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.compat.flux_keys import check_keys
@@ -135,7 +135,9 @@ def read_properties(path: str | Path) -> dict[str, str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfigError(f"{path}: the properties cannot be read: {error}") from error
+        raise InvalidConfigError(
+            f"{path}: the properties cannot be read: {reason_of(error)}"
+        ) from error
     properties = {}
     for number, line in enumerate(text.splitlines(), 1):
         name, sign, value = line.strip().partition("=")
@@ -163,7 +165,7 @@ def _read(path: Path, properties: Mapping[str, str], use_environment: bool) -> d
             raise InvalidConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MB")
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfigError(f"{path} cannot be read: {error}") from error
+        raise InvalidConfigError(f"{path} cannot be read: {reason_of(error)}") from error
     text = "\n".join(
         _filled(f"{path}, line {n}", line, properties, use_environment)
         for n, line in enumerate(text.split("\n"), 1)

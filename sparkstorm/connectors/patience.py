@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError, reason_of
 
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 5_000
@@ -118,7 +118,7 @@ class Secret:
             text = path.read_bytes()[:_MOST_BYTES].decode().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidConfigError(
-                f"{self._what}: the password file {path} cannot be read: {error}"
+                f"{self._what}: the password file {path} cannot be read: {reason_of(error)}"
             ) from error
         if mode & 0o077:
             raise InvalidConfigError(

@@ -715,6 +715,22 @@ def test_a_misspelt_verb_gets_the_nearest_one(
     assert capsys.readouterr().err.endswith(f"did you mean {meant}?\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("dead-letters list none.jsonl", "none.jsonl cannot be read: No such file or directory\n"),
+        ("capsule none.jsonl 1-1", "none.jsonl cannot be read: No such file or directory\n"),
+        ("capsule none", "none cannot be read as a capsule: No such file or directory\n"),
+        ("schedule none", '{"error": "none cannot be read: No such file or directory"}\n'),
+    ],
+)
+def test_a_file_that_does_not_exist_is_named_once(
+    words: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 1
+    assert "".join(capsys.readouterr()) == text
+
+
 def test_a_word_that_is_near_nothing_gets_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["xyzzy"])

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from sparkstorm.common.errors import CheckpointError, MalformedFrameError
+from sparkstorm.common.errors import CheckpointError, MalformedFrameError, reason_of
 from sparkstorm.common.model.strict import expected, named_errors, one_of, read_as
 from sparkstorm.common.model.topology import validate_name
 from sparkstorm.common.model.values.codec import KEYS, Codec
@@ -294,7 +294,7 @@ def _manifest(path: Path) -> dict[str, Any]:
             )
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
     if not isinstance(fields, dict):
         raise CheckpointError(f"{path} is no JSON object")
     return fields
@@ -331,7 +331,9 @@ def _rows_of(path: Path) -> Iterable[tuple[Any, ...]]:
             for batch in file.iter_batches(_ROWS_PER_GROUP) if file.num_row_groups else ():
                 yield from zip(*[column.to_pylist() for column in batch.columns], strict=True)
     except (OSError, pa.ArrowException) as error:
-        raise CheckpointError(f"{path} cannot be read as Parquet: {str(error)[:200]}") from error
+        raise CheckpointError(
+            f"{path} cannot be read as Parquet: {reason_of(error)[:200]}"
+        ) from error
 
 
 def _checked_row(codec: Codec, where: str, part: Part, row: tuple[Any, ...]) -> Row:
@@ -364,5 +366,5 @@ def _sha256(path: Path) -> str:
             while data := file.read(1 << 20):
                 digest.update(data)
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+        raise CheckpointError(f"{path} cannot be read: {reason_of(error)}") from error
     return digest.hexdigest()

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkstorm.api.windows import TimedBolt, WindowedBolt
-from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError, reason_of
 from sparkstorm.common.model.names import counted, file_name
 from sparkstorm.common.model.topology import DEFAULT_STREAM, Topology
 from sparkstorm.common.settings import DriverSettings
@@ -472,7 +472,7 @@ def result_folders(folder: Path, results: Sequence[str]) -> dict[str, Path]:
             "".join(f"{name}\n" for name in sorted(written | set(names.values()))), encoding="utf-8"
         )
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidConfigError(f"--output {folder} cannot be used: {error}") from error
+        raise InvalidConfigError(f"--output {folder} cannot be used: {reason_of(error)}") from error
     return {result: folder / name for result, name in names.items()}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sparkstorm.common.errors import CodecError, RecordingError, StoreInconsistentError
+from sparkstorm.common.errors import CodecError, RecordingError, StoreInconsistentError, reason_of
 from sparkstorm.common.model.dead_letter import DeadLetter
 from sparkstorm.common.model.values.tagged import from_json, to_json
 
@@ -50,7 +50,9 @@ def read_capsule(path: Path) -> DeadLetter:
             )
         record = from_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, CodecError) as error:
-        raise RecordingError(f"{path} cannot be read as a capsule: {str(error)[:300]}") from error
+        raise RecordingError(
+            f"{path} cannot be read as a capsule: {reason_of(error)[:300]}"
+        ) from error
     if not isinstance(record, dict) or record.get("kind") != KIND:
         raise RecordingError(f"{path} is no capsule: its kind is not '{KIND}'")
     if record.get("format") != FORMAT or record.keys() != {"kind", "format", "letter"}:

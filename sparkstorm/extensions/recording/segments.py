@@ -23,7 +23,7 @@ from zlib import crc32
 
 import numpy as np
 
-from sparkstorm.common.errors import CodecError, MalformedFrameError, RecordingError
+from sparkstorm.common.errors import CodecError, MalformedFrameError, RecordingError, reason_of
 from sparkstorm.common.model.strict import named_errors, read_as
 from sparkstorm.common.model.values.codec import Codec
 
@@ -339,7 +339,9 @@ def read_parquet(path: Path) -> tuple[Header, list[Any], list[Row]]:
         columns = [column.to_pylist() for column in table.columns]
         columns[4] = [codec.unpack(data or b"") for data in columns[4]]
     except (OSError, ValueError, pa.ArrowException, MalformedFrameError) as error:
-        raise RecordingError(f"{path} cannot be read as a recording: {str(error)[:200]}") from error
+        raise RecordingError(
+            f"{path} cannot be read as a recording: {reason_of(error)[:200]}"
+        ) from error
     rows = list(zip(*columns, strict=True))
     state = [row[4] for row in rows if row[3] == STATE_STREAM]
     return header, state, [checked_row(path, row) for row in rows if row[3] != STATE_STREAM]
