@@ -26,6 +26,7 @@ from sparkstorm.api import (
 from sparkstorm.api.function_components import require_pandas
 from sparkstorm.common.errors import show
 from sparkstorm.common.model.values.codec import plain_scalar
+from sparkstorm.streams.names import read_names
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 _MODES = ("None", "ProcessingTime", "EventTime")
@@ -93,12 +94,19 @@ class ProcessorBolt(TimedBolt):
                 f"ProcessorBolt has no time_mode {show(time_mode)}; it has {', '.join(_MODES)}"
             )
         self._processor = processor
-        self.key_fields = (key,) if isinstance(key, str) else tuple(key)
+        self.key_fields = read_names("ProcessorBolt", "key", key)
+        if not self.key_fields:
+            raise InvalidTopologyError(
+                "ProcessorBolt: key is empty; name the fields of groupBy, whose equal values share their states"
+            )
         self.outputs = _outputs(outputs)
         self._mode = time_mode
         if time_mode == "ProcessingTime":
             self.follows_the_clock = _OF_THE_CLOCK
-        self._initial = {_key(name): row for name, row in (initial_state or {}).items()}
+        self._initial = {
+            _initial_key(self.key_fields, name): _initial_row(name, row)
+            for name, row in (initial_state or {}).items()
+        }
         self._frames = frames
         self._time_field: str | None = None
 
@@ -408,8 +416,24 @@ def _plain(row: Any) -> list[Any]:
     return [_plain(value) if isinstance(value, tuple) else value for value in row]
 
 
-def _key(name: Any) -> tuple[Any, ...]:
-    return name if isinstance(name, tuple) else (name,)
+def _initial_key(fields: Sequence[str], name: Any) -> tuple[Any, ...]:
+    """Return the values of the key's fields of an initial state."""
+    key = tuple(name) if isinstance(name, tuple) else (name,)
+    if len(key) != len(fields):
+        raise InvalidTopologyError(
+            f"ProcessorBolt: initial_state has the key {show(name)}; write a tuple of {', '.join(fields)}"
+        )
+    return key
+
+
+def _initial_row(name: Any, row: Any) -> Any:
+    is_mapping = isinstance(row, Mapping) and all(isinstance(field, str) for field in row)
+    # a Row is a tuple that knows its fields; a frame is given as it is
+    if not is_mapping and not hasattr(row, "__fields__") and not hasattr(row, "itertuples"):
+        raise InvalidTopologyError(
+            f"ProcessorBolt: initial_state of {show(name)} is {show(row)}; write a Row, or a mapping by field"
+        )
+    return row
 
 
 def _outputs(outputs: Any) -> Any:

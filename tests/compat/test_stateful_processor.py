@@ -245,6 +245,19 @@ def test_what_cannot_run_is_named() -> None:
         ProcessorBolt(Down(), key="id", outputs=["id"], time_mode="Event")  # type: ignore[arg-type]
     with pytest.raises(InvalidTopologyError, match="outputs is 'id'; write a list of field names"):
         ProcessorBolt(Down(), key="id", outputs="id")
+    for key in (5, ["id", 5], None):
+        with pytest.raises(InvalidTopologyError, match="key is .*; write a name, or a list of name"):
+            ProcessorBolt(Down(), key=key, outputs=["id"])  # type: ignore[arg-type]
+    with pytest.raises(InvalidTopologyError, match="key is empty; name the fields of groupBy"):
+        ProcessorBolt(Down(), key=[], outputs=["id"])
+    for initial, words in (
+        ({"a": 5}, "initial_state of 'a' is 5; write a Row, or a mapping by field"),
+        ({"a": {1: 2}}, "initial_state of 'a' is {1: 2}; write a Row"),
+        ({"a": ("x", 1)}, r"initial_state of 'a' is \('x', 1\); write a Row"),
+        ({("a", "b"): {"n": 1}}, r"has the key \('a', 'b'\); write a tuple of id"),
+    ):
+        with pytest.raises(InvalidTopologyError, match=words):
+            ProcessorBolt(Down(), key="id", outputs=["id"], initial_state=initial)
     rows = {"sensors": [["a", 1, "x", 0]]}
     bolt = ProcessorBolt(Times(), key="id", outputs=["id", "at_ms"])
     (letter,) = complete_topology(topology(bolt), rows).dead_letters
