@@ -11,6 +11,7 @@ Left out: a map's entries as entries of the state. Its iterators would read the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Literal, Self
 
 from sparkstorm.api import (
@@ -26,6 +27,7 @@ from sparkstorm.api import (
 from sparkstorm.api.function_components import require_pandas
 from sparkstorm.common.errors import show
 from sparkstorm.common.model.values.codec import plain_scalar
+from sparkstorm.common.model.values.column_types import ColumnType, parse_columns, parse_type
 from sparkstorm.streams.names import read_names
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
@@ -223,12 +225,12 @@ class _Handle:
     def getValueState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
     ) -> _ValueState:
-        return _ValueState(self, stateName, self._life(stateName, ttlDurationMs))
+        return _ValueState(self, stateName, self._life(stateName, ttlDurationMs), schema)
 
     def getListState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
     ) -> _ListState:
-        return _ListState(self, stateName, self._life(stateName, ttlDurationMs))
+        return _ListState(self, stateName, self._life(stateName, ttlDurationMs), schema)
 
     def getMapState(
         self,
@@ -237,7 +239,8 @@ class _Handle:
         valueSchema: Any,
         ttlDurationMs: int | None = None,
     ) -> _MapState:
-        return _MapState(self, stateName, self._life(stateName, ttlDurationMs))
+        life = self._life(stateName, ttlDurationMs)
+        return _MapState(self, stateName, life, userKeySchema, valueSchema)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the key; several of one time are one."""
@@ -317,12 +320,15 @@ class _Handle:
 
 
 class _State:
-    """Elements of one name and the current key, each with the time at which it ends (or None)."""
+    """Elements of one name and the current key: a list of values for each schema, and the time at
+    which the element ends (or None).
+    """
 
-    def __init__(self, handle: _Handle, name: str, ttl_ms: int | None) -> None:
+    def __init__(self, handle: _Handle, name: str, ttl_ms: int | None, *schemas: Any) -> None:
         self._handle = handle
         self._name = name
         self._ttl_ms = ttl_ms
+        self._rows = [_RowForm(schema) for schema in schemas]
 
     def exists(self) -> bool:
         """Return whether the key has a value that has not ended."""
@@ -340,32 +346,41 @@ class _State:
         # one without an end is of code that had no time to live
         return [element for element in elements if element[-1] is None or element[-1] > now_ms]
 
+    def _read(self) -> list[list[tuple[Any, ...]]]:
+        """Return the rows of the elements."""
+        return [
+            [form.row(part) for form, part in zip(self._rows, element, strict=False)]
+            for element in self._elements()
+        ]
+
+    def _new(self, *rows: Any) -> list[Any]:
+        """Return rows as an element."""
+        parts = [form.plain(row) for form, row in zip(self._rows, rows, strict=True)]
+        return [*parts, None if self._ttl_ms is None else self._handle.now_ms() + self._ttl_ms]
+
     def _write(self, elements: list[Any]) -> None:
         self._handle.put(self._name, elements)
-
-    def _ends(self) -> int | None:
-        return None if self._ttl_ms is None else self._handle.now_ms() + self._ttl_ms
 
 
 class _ValueState(_State):
     def get(self) -> tuple[Any, ...] | None:
         """Return the value as a tuple; None if there is none."""
-        elements = self._elements()
-        return tuple(elements[0][0]) if elements else None
+        rows = self._read()
+        return rows[0][0] if rows else None
 
     def update(self, newValue: Sequence[Any]) -> None:
         """Set the value."""
-        self._write([[_plain(newValue), self._ends()]])
+        self._write([self._new(newValue)])
 
 
 class _ListState(_State):
     def get(self) -> Iterator[tuple[Any, ...]]:
         """Return the elements, each as a tuple."""
-        return iter([tuple(value) for value, _ in self._elements()])
+        return iter([value for (value,) in self._read()])
 
     def put(self, newState: Iterable[Sequence[Any]]) -> None:
         """Set all elements."""
-        self._write([[_plain(value), self._ends()] for value in newState])
+        self._write([self._new(value) for value in newState])
 
     def appendValue(self, newState: Sequence[Any]) -> None:
         """Add an element."""
@@ -373,14 +388,18 @@ class _ListState(_State):
 
     def appendList(self, newState: Iterable[Sequence[Any]]) -> None:
         """Add elements."""
-        new = [[_plain(value), self._ends()] for value in newState]
+        new = [self._new(value) for value in newState]
         self._write([*self._elements(), *new])
 
 
 class _MapState(_State):
     def getValue(self, key: Sequence[Any]) -> tuple[Any, ...] | None:
         """Return the value under a key; None if there is none."""
-        return dict(self.iterator()).get(tuple(key))
+        of_key, of_value = self._rows
+        wanted = of_key.plain(key)
+        there = (value for known, value, _ in self._elements() if known == wanted)
+        value = next(there, None)
+        return None if value is None else of_value.row(value)
 
     def containsKey(self, key: Sequence[Any]) -> bool:
         """Return whether there is a value under a key."""
@@ -388,13 +407,13 @@ class _MapState(_State):
 
     def updateValue(self, key: Sequence[Any], value: Sequence[Any]) -> None:
         """Set the value under a key."""
-        new = [_plain(key), _plain(value), self._ends()]
-        elements = [new if tuple(old[0]) == tuple(key) else old for old in self._elements()]
+        new = self._new(key, value)
+        elements = [new if old[0] == new[0] else old for old in self._elements()]
         self._write(elements if new in elements else [*elements, new])
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """Return keys and values."""
-        return iter([(tuple(key), tuple(value)) for key, value, _ in self._elements()])
+        return iter([(key, value) for key, value in self._read()])
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
         """Return the keys."""
@@ -406,14 +425,75 @@ class _MapState(_State):
 
     def removeKey(self, key: Sequence[Any]) -> None:
         """Delete the value under a key if it is there."""
-        self._write([old for old in self._elements() if tuple(old[0]) != tuple(key)])
+        plain = self._rows[0].plain(key)
+        self._write([old for old in self._elements() if old[0] != plain])
 
 
-def _plain(row: Any) -> list[Any]:
-    """Return the values of a Row or a tuple, as a state keeps them."""
-    if not isinstance(row, tuple | list):
-        raise TypeError(f"a state takes a tuple of its fields, not {show(row)}")
-    return [_plain(value) if isinstance(value, tuple) else value for value in row]
+class _RowForm:
+    """Rows of a schema as lists, which a state keeps, and back: a struct within one is a Row."""
+
+    def __init__(self, schema: Any) -> None:
+        if not isinstance(schema, str) and not hasattr(schema, "simpleString"):
+            raise ValueError(
+                f"a state has the schema {show(schema)}; write 'n int', or a StructType"
+            )
+        text = schema if isinstance(schema, str) else schema.simpleString()
+        try:
+            is_struct = text.strip().lower().startswith("struct<")
+            columns = parse_type(text).parts if is_struct else parse_columns(text)
+        except ValueError:  # of Spark's types that no tuple carries: rows within stay lists
+            columns = ()
+        self._kinds = [kind for _, kind in columns]
+        self._has_structs = any("struct<" in str(kind) for kind in self._kinds)
+
+    def plain(self, row: Any) -> list[Any]:
+        """Return the values of a Row or a tuple."""
+        if not isinstance(row, tuple | list):
+            raise TypeError(f"a state takes a tuple of its fields, not {show(row)}")
+        return [
+            _plain(value, kind)
+            for value, kind in zip_longest(row, self._kinds[: len(row)], fillvalue=None)
+        ]
+
+    def row(self, values: list[Any]) -> tuple[Any, ...]:
+        """Return the values of a state as Spark gives them."""
+        if not self._has_structs:
+            return tuple(values)
+        return tuple([_row(value, kind) for value, kind in zip(values, self._kinds, strict=False)])
+
+
+def _plain(value: Any, kind: ColumnType | None) -> Any:
+    """Return a value with its structs as lists, in the order of their fields."""
+    parts = () if kind is None else kind.parts
+    if isinstance(value, Mapping):
+        if kind is not None and kind.name == "struct":
+            return [_plain(value.get(name), part) for name, part in parts]
+        of_value = parts[-1][1] if parts else None
+        return {key: _plain(item, of_value) for key, item in value.items()}
+    if not isinstance(value, tuple | list):
+        return value
+    if kind is None or kind.name != "struct":
+        of_element = parts[0][1] if parts else None
+        return [_plain(item, of_element) for item in value]
+    if len(value) != len(parts):
+        raise ValueError(f"a state has {show(value)} for {kind}; give {len(parts)} values")
+    # by position, as Spark does with a Row too
+    return [_plain(item, part) for item, (_, part) in zip(value, parts, strict=True)]
+
+
+def _row(value: Any, kind: ColumnType) -> Any:
+    """Return a value with its structs as Rows."""
+    if value is None or not kind.parts:
+        return value
+    if kind.name == "map":
+        return {key: _row(item, kind.parts[1][1]) for key, item in value.items()}
+    if kind.name == "array":
+        return [_row(item, kind.parts[0][1]) for item in value]
+    from pyspark.sql import Row
+
+    names = [name for name, _ in kind.parts]
+    values = [_row(item, part) for item, (_, part) in zip(value, kind.parts, strict=False)]
+    return Row(*names)(*values)
 
 
 def _initial_key(fields: Sequence[str], name: Any) -> tuple[Any, ...]:
