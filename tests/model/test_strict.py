@@ -86,6 +86,14 @@ def test_defaults_fill_what_is_absent_and_metadata_names_the_field() -> None:
             {"parts": [], "by_number": {"seven": True}},
             "by_number: expected an object keyed by whole numbers, got 'seven'",
         ),
+        (
+            {"parts": [], "by_number": {"7": True, "07": False}},
+            "by_number: expected an object keyed by whole numbers, got '07'",
+        ),
+        (
+            {"parts": [], "by_number": {"7" * 30: True}},
+            f"by_number: expected an object keyed by whole numbers, got '{'7' * 30}'",
+        ),
         ({"parts": [], "by_number": {"7": 1}}, "by_number.7: expected true or false, got 1"),
     ],
 )

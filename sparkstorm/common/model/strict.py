@@ -8,6 +8,7 @@ reads with a function of the caller's own.
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -22,6 +23,7 @@ from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.status import ADDED_LATER, JsonValue
 
 _DEPTH_LIMIT = 64
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,18}")
 
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[object], Any]
@@ -261,7 +263,8 @@ def _key_reader(hint: Hashable) -> Reader:
 
 
 def _read_int_key(value: object) -> int:
-    if not isinstance(value, str) or not (value.isdecimal() and value.isascii()):
+    # No other spelling: "01" and "1" would be one entry, and the last of them would win.
+    if not isinstance(value, str) or not _WHOLE.fullmatch(value):
         raise expected("an object keyed by whole numbers", value)
     return int(value)
 
