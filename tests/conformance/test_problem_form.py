@@ -16,6 +16,7 @@ import pytest
 from benchmarks.conformance.problems import GENERATORS
 from sparkstorm.cli import main
 from sparkstorm.extensions.laboratory.form.solve import answer_to, solve
+from sparkstorm.extensions.laboratory.form.storm_problem import problem_from
 
 Problem = dict[str, Any]
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
@@ -83,6 +84,8 @@ def measured(**more: Any) -> Problem:
         ),
         ({"tasks": {"4": {}}}, "measured.tasks: task 4 is in no executor"),
         ({"tasks": {"0": {}}}, "measured.tasks: task 0 is in no executor"),
+        ({"tasks": {"1": {}, "01": {}}}, "measured.tasks: expected an object keyed by whole numb"),
+        ({"tasks": {"9" * 5000: {}}}, "measured.tasks: expected an object keyed by whole numbers"),
         ({"tasks": {"1": {"busy": 1.5}}}, "measured.tasks.1.busy: expected a number from 0 to 1"),
         ({"tasks": {"1": {"cpu": -1}}}, "measured.tasks.1.cpu: expected a number that is not neg"),
     ],
@@ -183,6 +186,43 @@ def changed(asked: Problem, path: Sequence[str | int], change: Mapping[str, Any]
             "components[0].inputs[1].from: no component is called 'inn'; did you mean 'in'?",
         ),
         (
+            PART,
+            {"inputs": [{"from": "__a", "grouping": "fields"}, {"from": "__a"}]},
+            "components[0].inputs[1]: stream 'default' of '__a' occurs twice",
+        ),
+        (
+            PART,
+            {"inputs": [{"from": "__a", "grouping": "shufle"}]},
+            "inputs[0].grouping: expected one of shuffle, load_aware_shuffle",
+        ),
+        (
+            PART,
+            {"inputs": [{"from": "__a", "grouping": "shufle"}]},
+            "got 'shufle'; did you mean 'shuffle'?",
+        ),
+        (
+            TOPOLOGY,
+            {"conf": {"topology.wokers": 3}},
+            "topologies[0].conf: unknown key 'topology.wokers'; did you mean 'topology.workers'?",
+        ),
+        ((), {"conf": {"isolation.scheduler.machine": {}}}, "mean 'isolation.scheduler.machines'?"),
+        (
+            PART,
+            {"conf": {"topology.component.cpu.pcore.precent": 9}},
+            "did you mean 'topology.component.cpu.pcore.percent'?",
+        ),
+        (
+            (),
+            {"dead_ports": {"ss1": [1]}},
+            "dead_ports: no supervisor is called 'ss1'; did you mean 's1'?",
+        ),
+        ((), {"dead_ports": {"s1": [3]}}, "dead_ports.s1: 3 is not one of its ports"),
+        (
+            (),
+            {"rounds": [{}, {"dead_ports": {"x": []}}]},
+            "rounds[1].dead_ports: no supervisor is called 'x'",
+        ),
+        (
             (),
             {"scheduler": "traffic", "conf": {"traffic.scheduler.search.budget": -1}},
             "traffic.scheduler.search.budget: must be at least 1000, got -1",
@@ -196,6 +236,43 @@ def changed(asked: Problem, path: Sequence[str | int], change: Mapping[str, Any]
 )
 def test_each_mistake_is_named(path: Sequence[str | int], change: Any, text: str) -> None:
     assert text in error_of(changed(problem(), path, change))
+
+
+# No scheduler of ours reads these, and they are more like those that one reads than any others are.
+STORMS = (
+    "topology.ras.constraint.max.time.secs",
+    "topology.bolt.wait.strategy",
+    "topology.worker.childopts",
+    "topology.max.task.parallelism",
+    "topology.worker.shared.thread.pool.size",
+)
+
+
+@pytest.mark.parametrize("key", STORMS)
+def test_keys_of_storm_that_no_scheduler_reads_are_legal(key: str) -> None:
+    asked = problem(conf={key: 1, "mine.too": 1})
+    asked["topologies"][0]["conf"] = {key: 1}
+    assert solve(asked) == solve(problem())
+
+
+@pytest.mark.parametrize("spelled", ["local_or_shuffle", "LOCAL_OR_SHUFFLE", "localOrShuffle"])
+def test_a_grouping_may_be_spelled_as_storm_does(spelled: str) -> None:
+    asked = problem()
+    asked["topologies"][0]["components"].append(
+        {
+            "id": "out",
+            "kind": "bolt",
+            "executors": [[4, 4]],
+            "inputs": [{"from": "in", "grouping": spelled}],
+        }
+    )
+    (topology,) = problem_from(asked).first.topologies
+    assert topology.components[1].inputs[0].grouping == "local_or_shuffle"
+
+
+def test_a_port_stays_dead_while_its_supervisor_is_missing() -> None:
+    asked = problem(dead_ports={"s1": [1]}, rounds=[{"supervisors": []}, {}])
+    assert len(solve(asked)["rounds"]) == 2
 
 
 @pytest.mark.parametrize("field", ["supervisors", "scheduler"])
@@ -222,6 +299,18 @@ LIVING = [{"node": "s1", "host": "h1", "port": port, "tasks": [port]} for port i
         ((), {"speed": 1}, "problem: unknown field 'speed'"),
         (("topology",), {"speed": 1}, "topology: unknown field 'speed'"),
         ((), {"tasks": {"one": "in"}}, "tasks: expected a task id"),
+        ((), {"tasks": {"1": "in", "01": "in"}}, "tasks: expected a task id, got '01'"),
+        (
+            JSTORM_PART,
+            {"inputs": [{"from": "a"}, {"from": "a"}]},
+            "components[0].inputs[1]: stream 'default' of 'a' occurs twice",
+        ),
+        (
+            JSTORM_PART,
+            {"inputs": [{"from": "a", "grouping": "feilds"}]},
+            "inputs[0].grouping: expected one of shuffle",
+        ),
+        ((), {"conf": {"topology.wokers": 2}}, "conf: unknown key 'topology.wokers'"),
         ((), {"tasks": {"1": "out"}}, "tasks: task 1: no component is called 'out'"),
         (SUPERVISOR, {"available": [9]}, "supervisors[0].available: 9 is not one of its ports"),
         (JSTORM_PART, {"parallelism": 2_000_000}, "more than 1000000 tasks"),

@@ -6,17 +6,21 @@ import json
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from difflib import get_close_matches
+from typing import Annotated, Any, get_args
 
+from sparkstorm.common import config
 from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.common.model.strict import (
     UnfitValueError,
     expected,
     named_errors,
+    near_name,
     one_of,
     reader_of,
     whole,
 )
+from sparkstorm.common.model.topology import GroupingKind
 from sparkstorm.control_plane.scheduling.records import InputView
 from sparkstorm.control_plane.scheduling.resource.resources import named_twice
 
@@ -117,6 +121,20 @@ def _number(value: object) -> float:
     return float(value)
 
 
+# As Storm and the schedulers compare them: `LOCAL_OR_SHUFFLE` and `localOrShuffle` are one.
+_GROUPINGS: dict[str, str] = {kind.replace("_", ""): kind for kind in get_args(GroupingKind)}
+_GROUPINGS |= {"customobject": "custom", "customserialized": "custom"}  # in Storm's Thrift
+
+
+def _grouping(value: object) -> str:
+    word = _text(value).replace("_", "").replace("-", "").lower()
+    if word not in _GROUPINGS:
+        names = get_args(GroupingKind)
+        error = expected(f"one of {', '.join(names)}", value)
+        raise UnfitValueError(f"{error}{near_name(value, names)}")
+    return _GROUPINGS[word]
+
+
 Text = Annotated[str, _text]
 Number = Annotated[float, _number]
 Count = Annotated[int, whole()]
@@ -133,11 +151,21 @@ class Input:
 
     component: Text = field(metadata={"key": "from"})
     stream: Text = "default"
-    grouping: Text = "shuffle"
+    grouping: Annotated[str, _grouping] = "shuffle"
 
     def view(self) -> InputView:
         """Return the subscription as schedulers see it."""
         return InputView(self.component, self.stream, self.grouping)
+
+
+def no_repeated_inputs(inputs: Iterable[Input], component: int) -> None:
+    """Raise UnfitValueError when a component reads a stream twice: its rows would count twice."""
+    seen: set[tuple[str, str]] = set()
+    for index, source in enumerate(inputs):
+        if (source.component, source.stream) in seen:
+            words = f"stream {show(source.stream)} of {show(source.component)} occurs twice"
+            raise UnfitValueError(words, "components", component, "inputs", index)
+        seen.add((source.component, source.stream))
 
 
 def no_duplicates(names: Iterable[str], *path: str) -> None:
@@ -232,15 +260,42 @@ _HINTS: Mapping[str, Hashable] = {
 
 def _settings(value: object) -> Mapping[str, Any]:
     """Read a configuration: known keys are checked, null ones left out, so that defaults apply."""
-    settings = {
-        key: setting for key, setting in reader_of(_Object)(value).items() if setting is not None
-    }
+    given = reader_of(_Object)(value)
+    for key in given.keys() - _READ:
+        if (meant := _meant(key)) is not None:
+            raise UnfitValueError(f"unknown key {show(key)}; did you mean {meant!r}?")
+    settings = {key: setting for key, setting in given.items() if setting is not None}
     for key in settings.keys() & _HINTS.keys():
         try:
             reader_of(_HINTS[key])(settings[key])
         except UnfitValueError as error:
             raise error.inside(f"[{show(key)}]") from None
     return settings
+
+
+_READ = _HINTS.keys() | {
+    "default.scheduler.scope",
+    "nimbus.even.rebalance.idle.supervisor.enabled",
+    "nimbus.even.rebalance.idle.supervisor.min.stable.rounds",
+    "nimbus.even.rebalance.max.free.per.topology",
+    "task.on.differ.node",
+    "topology.component.shared.memory",
+    "topology.master.single.worker",
+    "topology.scheduler",
+    "use.old.assignment",
+    "use.userdefine.assignment",
+}
+# Of 497 keys of Storm 2.8 that no scheduler of ours reads, the one that is most like one that they
+# read has 0.88 (topology.ras.constraint.max.time.secs).
+_MISSPELLED = 0.9
+
+
+def _meant(key: str) -> str | None:
+    """Return the key that a misspelled one means; None for one of ours, or of Storm's."""
+    ours, storms = config.keys(), config.unsupported_keys()
+    if len(key) > 100 or key in ours or key in storms:
+        return None
+    return next(iter(get_close_matches(key, _READ, 1, _MISSPELLED)), None)
 
 
 # the configuration keys that no scheduler reads pass unread

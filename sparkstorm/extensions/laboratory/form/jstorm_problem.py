@@ -27,6 +27,7 @@ from sparkstorm.extensions.laboratory.form.fields import (
     Settings,
     Text,
     no_duplicates,
+    no_repeated_inputs,
 )
 
 MAX_TASKS = 1_000_000
@@ -54,6 +55,8 @@ class _JStormTopology:
 
     def __post_init__(self) -> None:
         no_duplicates((component.id for component in self.components), "components")
+        for at, component in enumerate(self.components):
+            no_repeated_inputs(component.inputs, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +200,9 @@ def _task_ids(
         return give_task_ids(components)
     known_ids = {component.id for component in components}
     for task, component in named.items():
-        if not (task.isascii() and task.isdecimal() and len(task) <= MOST_TASK_DIGITS):
+        is_id = task.isascii() and task.isdecimal() and len(task) <= MOST_TASK_DIGITS
+        # "01" beside "1" would be two entries of one task
+        if not is_id or str(int(task)) != task:
             raise expected("a task id", task).inside("tasks")
         if component not in known_ids:
             raise UnfitValueError(f"task {task}: no component is called {show(component)}", "tasks")

@@ -2,8 +2,10 @@
 answers.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Annotated, Any
 
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, show
@@ -42,6 +44,7 @@ from sparkstorm.extensions.laboratory.form.fields import (
     Settings,
     Text,
     no_duplicates,
+    no_repeated_inputs,
 )
 from sparkstorm.extensions.laboratory.form.measured import HostForm, MeasuredForm
 from sparkstorm.extensions.laboratory.plugged import schedule, scheduler_named
@@ -171,6 +174,7 @@ class _StormTopology:
         no_duplicates((component.id for component in self.components), "components")
         names = [component.id for component in self.components]
         for at, component in enumerate(self.components):
+            no_repeated_inputs(component.inputs, at)
             for index, source in enumerate(component.inputs):
                 sender = source.component
                 if sender not in names and not sender.startswith("__"):
@@ -296,7 +300,25 @@ class _StormProblem(_Round):
             except UnfitValueError as error:
                 raise error.inside(index).inside("rounds") from None
             rounds.append(former)
+        self._check_dead_ports(*(now.supervisors for now in (first, *rounds)))
         return Problem(self.scheduler, self.inner, self.conf, first, tuple(rounds))
+
+    def _check_dead_ports(self, *rounds: Sequence[SupervisorView]) -> None:
+        """Refuse a port that no supervisor has in any round: it would be offered in silence. One that
+        is missing in the round is no fault, since rounds keep the field.
+        """
+        ports: defaultdict[str, set[int]] = defaultdict(set)
+        for supervisor in chain.from_iterable(rounds):
+            ports[supervisor.id].update(supervisor.ports)
+        for at, round_ in enumerate((self, *self.rounds)):
+            inside = ("rounds", at - 1) if at else ()
+            for node, dead in (round_.dead_ports or {}).items():
+                if node not in ports:
+                    words = f"no supervisor is called {show(node)}{near_name(node, ports)}"
+                    raise UnfitValueError(words, *inside, "dead_ports")
+                if strange := {*dead} - ports[node]:
+                    words = f"{min(strange)} is not one of its ports"
+                    raise UnfitValueError(words, *inside, "dead_ports", node)
 
 
 def problem_from(value: object) -> Problem:
