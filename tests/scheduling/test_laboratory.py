@@ -66,6 +66,18 @@ def test_executors_that_a_topology_no_longer_has_are_no_places_of_others() -> No
     assert [row["unplaced"] for row in rest.unplaced()] == [1]
 
 
+def test_a_status_ends_with_the_placement_that_it_is_of() -> None:
+    placed = generate(2, 1, 6, 2).scheduled("even")
+    scene = replace(placed, reason_by_topology={"topology-00000": "fully scheduled"})
+    assert [row["reason"] for row in scene.without("node-00000").unplaced()] == [None]
+
+
+def test_dead_ports_of_a_lost_node_are_not_in_the_file_of_the_rest() -> None:
+    scene = replace(generate(2, 1, 6, 2), dead_ports={"node-00000": (6700,), "node-00001": (6700,)})
+    rest = Scene.from_text(scene.without("node-00000").to_text())
+    assert rest.dead_ports == {"node-00001": (6700,)}
+
+
 def test_rows_name_every_executor_and_where_it_is() -> None:
     scene = generate(1, 1, 3, 1)
     assert [row["node"] for row in scene.rows()] == [None, None, None]

@@ -172,7 +172,7 @@ class Scene:
 
     def without(self, *nodes: str) -> "Scene":
         """Return the scene after these supervisors died; their executors are no longer in the
-        assignments.
+        assignments, and the status of the last round no longer holds.
 
         InvalidConfigError when there is no such supervisor.
         """
@@ -187,7 +187,7 @@ class Scene:
             for name, rows in self.assignments.items()
         }
         living = tuple(supervisor for supervisor in self.supervisors if supervisor.id not in nodes)
-        return replace(self, supervisors=living, assignments=alive)
+        return replace(self, supervisors=living, assignments=alive, reason_by_topology={})
 
     def scheduled(
         self, scheduler: str, conf: Conf | None = None, inner: str = "default"
@@ -349,7 +349,11 @@ class Scene:
                 "supervisors": [_supervisor_row(supervisor) for supervisor in self.supervisors],
                 "blacklisted_hosts": list(self.blacklisted_hosts),
                 "greylisted_hosts": list(self.greylisted_hosts),
-                "dead_ports": {node: list(ports) for node, ports in self.dead_ports.items()},
+                "dead_ports": {
+                    supervisor.id: list(self.dead_ports[supervisor.id])
+                    for supervisor in self.supervisors
+                    if supervisor.id in self.dead_ports
+                },
                 "topologies": [_topology_row(topology) for topology in self.topologies],
                 "assignments": {name: rows_of(placed) for name, placed in self.assignments.items()},
             }
