@@ -15,7 +15,7 @@ from sparkstorm.api.combining import CombiningBolt
 from sparkstorm.api.components import BasicBolt, Bolt
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import FoldingBolt, TimedBolt, WindowedBolt
-from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.errors import InvalidTopologyError, show
 
 _API = "sparkstorm.api."
 _FLAGS = ("blocking", "order_insensitive", "in_order", "keeps_expired", "state_keyed_by_grouping")
@@ -67,10 +67,15 @@ def check_methods(id: str, instance: Any) -> None:
             raise InvalidTopologyError(
                 f"component '{id}': {kind}.{name} is never called, since {kind} is an AsyncBolt; write async def {other}"
             )
-    for flag in _FLAGS:
-        if callable(getattr(instance, flag, False)):
+    for flag in (*_FLAGS, *(("ordered",) if isinstance(instance, AsyncBolt) else ())):
+        value = getattr(instance, flag, False)
+        if callable(value):
             raise InvalidTopologyError(
                 f"component '{id}': {kind}.{flag} is a method, and so always true; write {flag} = True or False"
+            )
+        if not isinstance(value, bool):  # a text such as "no" would be true
+            raise InvalidTopologyError(
+                f"component '{id}': {kind}.{flag} is {show(value)}; write {flag}=True or {flag}=False"
             )
 
 

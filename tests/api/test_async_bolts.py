@@ -285,6 +285,16 @@ def plain(tup: Any) -> Any:
     yield tup["n"]
 
 
+@bolt("n", ordered="no")  # type: ignore[call-overload, untyped-decorator]
+async def in_no_order(tup: Any) -> Any:
+    yield tup["n"]
+
+
+@bolt("n", blocking="no")  # type: ignore[call-overload, untyped-decorator]
+def of_no_thread(tup: Any) -> Any:
+    yield tup["n"]
+
+
 @bolt("n")
 async def returns(tup: Any) -> Any:
     return [tup["n"]]
@@ -296,6 +306,8 @@ async def returns(tup: Any) -> Any:
         (stateful, "is async, which has no state"),
         (without_room, "capacity is 0; write a whole number of at least 1"),
         (without_unit, "timeout is 5; write a Duration, as Duration.seconds(5), or None"),
+        (in_no_order, "ordered is 'no'; write ordered=True or ordered=False"),
+        (of_no_thread, "blocking is 'no'; write blocking=True or blocking=False"),
         (plain, "is not async, so 'ordered' has no meaning; write async def, or drop it"),
         (of_windows, "is async, and the runtime does not await it; write a plain def"),
         (of_batches, "is async, which has no batches"),
