@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from sparkstorm.api import (
     BasicBolt,
@@ -99,6 +99,17 @@ class Stream:
     steps: tuple[StreamStep, ...]
     streams: tuple[str, ...] = ()
     """Stream of each step; empty: the default one of all."""
+
+    if not TYPE_CHECKING:  # a type checker knows each name
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the step that a stream has with keys alone."""
+            _refuse_step(
+                self,
+                name,
+                KeyedStream,
+                "a stream needs keys for {0}: write .key_by(...) before .{0}(...)",
+            )
 
     def map(
         self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
@@ -265,6 +276,17 @@ class KeyedStream:
 
     stream: Stream
     keys: tuple[str, ...]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the step that a stream has without keys alone."""
+            _refuse_step(
+                self,
+                name,
+                Stream,
+                "a stream with keys has no {0}: write .{0}(...) before .key_by(...), or .through(...)",
+            )
 
     def update(
         self,
@@ -455,6 +477,14 @@ def _name(of: Any, name: str) -> str:
             f"a step has no name, since its function is {show(function_name)}: write a def, or give name='...'"
         )
     return function_name
+
+
+def _refuse_step(stream: Any, name: str, other: type, sentence: str) -> NoReturn:
+    """Raise InvalidTopologyError for a step of the other kind of streams."""
+    if not name.startswith("_") and hasattr(other, name):
+        raise InvalidTopologyError(sentence.format(name))
+    kind = type(stream).__name__
+    raise AttributeError(f"'{kind}' object has no attribute '{name}'", name=name, obj=stream)
 
 
 def _check_plain(who: str, function: Any) -> None:
