@@ -811,9 +811,21 @@ def test_wrong_names_of_headers_and_tombstones_are_one_sentence() -> None:
         ({"idle_secs": -1}, "idle_secs is -1; write a number of at least 0"),
         ({"ahead_secs": "5"}, "ahead_secs is '5'; write a number"),
         ({"binary": True}, "binary has the value as bytes, which fields take apart; drop one"),
+        ({"follow": "no"}, "follow is 'no'; write follow=True or follow=False"),
+        ({"headers": 5}, "headers is 5; write the name of the field that gets them"),
+        ({"registry": "http://r"}, r"registry is 'http://r'; write SchemaRegistry\(url\)"),
+        ({"options": 5}, "options is 5; write librdkafka's options by name"),
     ):
         with pytest.raises(InvalidConfigError, match=f"^KafkaSource: {sentence}"):
             KafkaSource("h:1", "t", {"n": "bigint"}, **cast(Any, options))
+    for arguments, sentence in (
+        ((5, "t"), "servers is 5; write 'host:port'"),
+        (("h:1", 5), "topics is 5; write a name, or a list"),
+        (("h:1", "t", 5), "fields is 5; write a list of names, or types by name"),
+        (("h:1", "t", "value"), "fields is 'value'; write a list of names, or types by name"),
+    ):
+        with pytest.raises(InvalidConfigError, match=f"^KafkaSource: {sentence}"):
+            KafkaSource(*cast(Any, arguments))
     for options in ({}, {"key": "k", "value": "v"}):
         with pytest.raises(InvalidConfigError, match=r"^KafkaSink: tombstones needs a key, and no"):
             KafkaSink("h:1", "t", tombstones=True, **cast(Any, options))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.connectors.patience import Secret
 
 CALL_SECS = 10.0
@@ -23,6 +23,12 @@ class KafkaClient:
     def __init__(
         self, what: str, servers: str, options: Mapping[str, Any] | None, secret: Secret
     ) -> None:
+        if not isinstance(servers, str):
+            raise InvalidConfigError(f"{what}: servers is {show(servers)}; write 'host:port'")
+        if not isinstance(options, Mapping | None):
+            raise InvalidConfigError(
+                f"{what}: options is {show(options)}; write librdkafka's options by name"
+            )
         self._options = dict(options or {})
         self._secret = secret
         if held := sorted(_SECRETS & self._options.keys()):
@@ -115,6 +121,8 @@ def topic_name(name: str, what: str) -> str:
 def topic_names(topics: str | Sequence[str]) -> list[str]:
     """Return the names of a source's topics, each once."""
     given = [topics] if isinstance(topics, str) else topics
+    if not isinstance(given, Sequence):
+        raise InvalidConfigError(f"KafkaSource: topics is {show(topics)}; write a name, or a list")
     names = [topic_name(topic, "KafkaSource") for topic in given]
     if not names:
         raise InvalidConfigError("KafkaSource: name a topic, at least one")

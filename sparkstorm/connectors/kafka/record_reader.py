@@ -69,6 +69,18 @@ class RecordReader:
             raise InvalidConfigError(
                 f"KafkaSource: tombstones is one of {', '.join(_TOMBSTONES)}, not {self.tombstones!r:.40}"
             )
+        if isinstance(self.fields, str) or not isinstance(self.fields, Sequence | Mapping | None):
+            raise InvalidConfigError(
+                f"KafkaSource: fields is {show(self.fields)}; write a list of names, or types by name"
+            )
+        if not isinstance(self.headers, str | None):
+            raise InvalidConfigError(
+                f"KafkaSource: headers is {show(self.headers)}; write the name of the field that gets them"
+            )
+        if not isinstance(self.registry, SchemaRegistry | None):
+            raise InvalidConfigError(
+                f"KafkaSource: registry is {show(self.registry)}; write SchemaRegistry(url)"
+            )
         if self.changes is not None and not isinstance(self.changes, Debezium):
             raise InvalidConfigError(
                 f"KafkaSource: changes is {show(self.changes)}; write Debezium()"
