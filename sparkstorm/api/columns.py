@@ -138,6 +138,29 @@ def arrow_type(kind: ColumnType) -> DataType:
     return pa.struct(parts) if kind.name == "struct" else pa.type_for_alias(_ALIASES[kind.name])
 
 
+def is_of_type(kind: Any, declared: str) -> bool:
+    """Return whether an Arrow type has the Python values of a declared one; nested types are not
+    compared.
+    """
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    checks = {
+        "boolean": pa.types.is_boolean,
+        "binary": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
+    }
+    checks |= {
+        "date": pa.types.is_date,
+        "string": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
+    }
+    checks |= dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.types.is_integer)
+    checks |= dict.fromkeys(
+        ("float", "double"), lambda t: pa.types.is_floating(t) or pa.types.is_integer(t)
+    )
+    checks["timestamp"] = lambda t: pa.types.is_timestamp(t) and t.tz is not None
+    return bool(pa.types.is_null(kind) or checks.get(declared, lambda t: True)(kind))
+
+
 def rows_of(batch: RecordBatch) -> list[tuple[Any, ...]]:
     """Return a batch as rows of plain values."""
     return list(values_of(batch))

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from sparkstorm.api.columns import arrow_type, rows_of
+from sparkstorm.api.columns import arrow_type, is_of_type, rows_of
 from sparkstorm.common.errors import CodecError, InvalidConfigError
 from sparkstorm.common.model.values.column_types import parse_type
 
@@ -211,7 +211,7 @@ class ParquetReader:
             )
         for name, declared in ((name, types[name]) for name in fields):
             kind = schema.field(name).type
-            if not _is_of(kind, declared):
+            if not is_of_type(kind, declared):
                 raise InvalidConfigError(
                     f"{where}: column '{name}' is {kind}, but the source declares {declared}"
                 )
@@ -394,29 +394,6 @@ class ParquetRows:
     def close(self) -> None:
         """Close the file."""
         self._reader.close()
-
-
-def _is_of(kind: Any, declared: str) -> bool:
-    """Return whether an Arrow type has the Python values of a declared one; nested types are not
-    compared.
-    """
-    import pyarrow as pa
-
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    checks = {
-        "boolean": pa.types.is_boolean,
-        "binary": lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t),
-    }
-    checks |= {
-        "date": pa.types.is_date,
-        "string": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
-    }
-    checks |= dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.types.is_integer)
-    checks |= dict.fromkeys(
-        ("float", "double"), lambda t: pa.types.is_floating(t) or pa.types.is_integer(t)
-    )
-    checks["timestamp"] = lambda t: pa.types.is_timestamp(t) and t.tz is not None
-    return bool(pa.types.is_null(kind) or checks.get(declared, lambda t: True)(kind))
 
 
 def column_types(format: str, fields: Mapping[str, str]) -> dict[str, str]:

@@ -98,9 +98,32 @@ def no_frame(batch: Any) -> Any:
     yield [1, 2]
 
 
+@bolt({"id": "bigint", "score": "bigint"}, batch=16, frame="arrow")
+def of_text(batch: Any) -> Any:
+    yield pa.record_batch({"id": batch.column("id"), "score": batch.column("text")})
+
+
+@bolt({"id": "bigint", "score": "bigint"}, batch=16, frame="arrow")
+def of_floats(batch: Any) -> Any:
+    score = [None if n == 0 else float(n) for n in batch.column("id").to_pylist()]
+    yield pa.table({"id": batch.column("id"), "score": score})
+
+
+@bolt({"id": "bigint", "score": "bigint"}, batch=16, frame="arrow")
+def of_halves(batch: Any) -> Any:
+    yield pa.table({"id": batch.column("id"), "score": [0.5] * batch.num_rows})
+
+
+def test_floats_of_a_frame_are_the_whole_numbers_that_are_declared() -> None:
+    done = complete_topology(topology(of_floats), {"texts": ROWS[:3]})["score"]
+    assert repr(sorted(done)) == "[(0, None), (1, 1), (2, 2)]"
+
+
 @pytest.mark.parametrize(
     ("made", "words"),
     [
+        (of_text, "yields a frame whose field 'score' is no bigint: string"),
+        (of_halves, "yields a frame whose field 'score' is no bigint: Float value 0.5"),
         (without_score, "yields a frame without the field 'score'; it has id, text"),
         (no_frame, "yields [1, 2]; yield a RecordBatch or Table"),
     ],
