@@ -543,6 +543,25 @@ def test_wrong_choices_are_one_sentence(registry: Registry) -> None:
             lambda: KafkaSource("h:1", "t", fields, reader_schema="{}"),
             "reader_schema needs a registry",
         ),
+        (
+            lambda: KafkaSource("h:1", "t", fields, registry=place, reader_schema="{"),
+            "reader_schema is '{', no Avro schema as JSON: Expecting property name",
+        ),
+        (
+            lambda: KafkaSource("h:1", "t", fields, registry=place, reader_schema="5"),
+            "reader_schema is '5', no Avro record with fields",
+        ),
+        (
+            lambda: KafkaSource(
+                "h:1", "t", fields, registry=place, reader_schema='{"fields": [{"name": "n"}]}'
+            ),
+            "reader_schema has no field 'id', which the source declares; it has n",
+        ),
+        (lambda: SchemaRegistry(5), "url is 5; write its address"),  # type: ignore[arg-type]
+        (
+            lambda: SchemaRegistry("http://h:1", options=5),  # type: ignore[arg-type]
+            "options is 5; write the client's options by name",
+        ),
         (lambda: KafkaSink("h:1", "t", schema="{}"), "schema needs a registry"),
         (lambda: KafkaSink("h:1", "t", schema_type="json"), "schema_type needs a registry"),
         (lambda: KafkaSink("h:1", "t", subject="record"), "subject needs a registry"),

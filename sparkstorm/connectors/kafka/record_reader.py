@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -95,9 +96,33 @@ class RecordReader:
             )
         if self.reader_schema is not None and self.registry is None:
             raise InvalidConfigError("KafkaSource: reader_schema needs a registry")
+        if self.reader_schema is not None:
+            self._check_reader_schema(self.reader_schema)
         if self.changes is not None and self.tombstones == "emit":
             raise InvalidConfigError(
                 'KafkaSource: with changes tombstones is "skip" or "bad": the deletion before each is emitted'
+            )
+
+    def _check_reader_schema(self, text: Any) -> None:
+        """Raise InvalidConfigError for a text by which each record would be bad."""
+        try:
+            schema = json.loads(text)
+        except (ValueError, TypeError) as error:
+            raise InvalidConfigError(
+                f"KafkaSource: reader_schema is {show(text)}, no Avro schema as JSON: {error}"
+            ) from error
+        listed = schema.get("fields") if isinstance(schema, dict) else None
+        if not isinstance(listed, list):
+            raise InvalidConfigError(
+                f"KafkaSource: reader_schema is {show(text)}, no Avro record with fields"
+            )
+        has = [field.get("name") for field in listed if isinstance(field, dict)]
+        declared = () if self.changes is not None else self.fields or ()
+        lacking = next((name for name in declared if name not in has), None)
+        if lacking is not None:
+            raise InvalidConfigError(
+                f"KafkaSource: reader_schema has no field '{lacking}', which the source declares; "
+                f"it has {', '.join(map(str, has))}"
             )
 
     def open(self, context: TopologyContext, report: Callable[[str], None]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import methodcaller
 from typing import Any
 
-from sparkstorm.common.errors import InvalidConfigError, SparkStormError
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.connectors.kafka.client import CALL_SECS
 from sparkstorm.connectors.kafka.debezium import Debezium
 from sparkstorm.connectors.kafka.formats import HEAD_BYTES, Format, make_format
@@ -41,6 +41,14 @@ class SchemaRegistry:
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
+        if not isinstance(url, str):
+            raise InvalidConfigError(
+                f"SchemaRegistry: url is {show(url)}; write its address, as 'http://host:8081'"
+            )
+        if not isinstance(options, Mapping | None):
+            raise InvalidConfigError(
+                f"SchemaRegistry: options is {show(options)}; write the client's options by name"
+            )
         self.url = without_password(url, "SchemaRegistry")
         self.where = f"Schema Registry at {self.url}"
         self._user = user
