@@ -165,6 +165,13 @@ def test_a_time_that_cannot_be_is_named(
     assert text in str(caught.value)
 
 
+def test_settings_that_are_none_are_named(scene: Scene) -> None:
+    with pytest.raises(InvalidConfigError, match="conf: a mapping of settings is needed, not 'x'"):
+        play(scene, "default", {}, 10, "x")  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfigError, match="conf: a mapping of settings is needed, not 5"):
+        scene.scheduled("default", 5)  # type: ignore[arg-type]
+
+
 def test_events_are_given_by_second(scene: Scene) -> None:
     with pytest.raises(
         InvalidConfigError, match=r"events: a mapping by second is needed, .* not None"

@@ -167,9 +167,17 @@ def test_what_cannot_be_predicted_is_named() -> None:
         Network(node_bytes_per_s=0)
     with pytest.raises(InvalidConfigError, match="node_ms: expected 0 or more, got nan"):
         Network(node_ms=float("nan"))
+    with pytest.raises(InvalidConfigError, match="far_ms: expected 0 or more, got None"):
+        Network(far_ms=None)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError, match="'topology-00000' was not measured"):
         predict(generate(2, 1, 3, 1).scheduled("even"))
     with pytest.raises(
         InvalidConfigError, match="'topology-00000' has 12 executors without a place"
     ):
         predict(generate(2, 1, 12, 1, seed=1, shapes="chain"))
+
+
+@pytest.mark.parametrize("load", [-1, float("nan"), float("inf"), "2", None, True])
+def test_a_load_that_cannot_be_is_named(load: float) -> None:
+    with pytest.raises(InvalidConfigError, match="load: expected 0 or more times the rates, got"):
+        predict(pair(WorkerSlot("n1", 1), WorkerSlot("n1", 1)), load=load)

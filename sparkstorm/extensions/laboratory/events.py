@@ -20,7 +20,7 @@ from sparkstorm.control_plane.scheduling.records import Conf, SupervisorView, To
 from sparkstorm.control_plane.scheduling.view import Assignments
 from sparkstorm.extensions.laboratory.costs import costs
 from sparkstorm.extensions.laboratory.plugged import scheduler_named
-from sparkstorm.extensions.laboratory.scene import Row, Scene, is_amount, moved
+from sparkstorm.extensions.laboratory.scene import Row, Scene, check_conf, is_amount, moved
 
 _UNMEASURED_MS = 60_000  # after a start; as for running topologies (measured/measuring.py)
 
@@ -189,6 +189,7 @@ class _Play:
 
     def __init__(self, scene: Scene, scheduler: str, conf: Conf | None, inner: str) -> None:
         self._scene = scene
+        check_conf(conf)
         self._scheduler = scheduler_named(scheduler, {**scene.conf, **(conf or {})}, inner)
         self._nodes: dict[str, SupervisorView] = {node.id: node for node in scene.supervisors}
         self._lives: dict[str, _Life] = {}

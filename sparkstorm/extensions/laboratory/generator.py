@@ -8,7 +8,7 @@ ours. `random` is a random DAG whose edges have rates that do not depend on each
 """
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -21,7 +21,7 @@ from sparkstorm.control_plane.scheduling.records import (
     SupervisorView,
     TopologyView,
 )
-from sparkstorm.extensions.laboratory.scene import Scene, check_known, checked_whole
+from sparkstorm.extensions.laboratory.scene import Scene, check_known, checked_whole, is_amount
 
 CLUSTERS = ("homogeneous", "mixed", "racked")
 MEMORY_MB = 128.0  # asked for by each executor, the key's default
@@ -29,6 +29,7 @@ _WINDOW_MS = 300_000
 _SETTLED_MS = 3_600_000
 _BARE_NODE = (65_536.0, 3_200.0)  # MB, and percent of a core
 _WORKER_LOAD = 50.0  # percent of a core
+MOST_SEED = 2**63 - 1  # none below 0: Random draws the same for 1 and -1
 _MOST = 10_000_000
 _FIRST_PORT = 6700
 _MOST_SLOTS = 65_536 - _FIRST_PORT
@@ -150,7 +151,9 @@ def generate(
         ("slots_per_node", slots_per_node, _MOST_SLOTS),
     ):
         checked_whole(number, name, most)
-    if isinstance(used, str) or not 0.0 < used <= 1.0:
+    if seed is not None:
+        checked_whole(seed, "seed", MOST_SEED, least=0)
+    if not is_amount(used) or not 0.0 < used <= 1.0:
         raise InvalidConfigError(f"used: a share above 0 and up to 1 is needed, not {show(used)}")
     names = [f"topology-{index:05}" for index in range(num_topologies)]
     topologies: tuple[TopologyView, ...]
@@ -159,7 +162,9 @@ def generate(
         topologies = tuple(_bare_chain(name, executors_each, workers_each) for name in names)
     else:
         dice = Random(seed or 0)
-        wanted = [shapes] if isinstance(shapes, str) else list(shapes)
+        wanted = (
+            [shapes] if isinstance(shapes, str) or not isinstance(shapes, Iterable) else [*shapes]
+        )
         if not wanted:
             raise InvalidConfigError(f"shapes: give one or more of {', '.join(SHAPES)}")
         topologies = tuple(

@@ -27,7 +27,7 @@ from sparkstorm.control_plane.scheduling.measured.flows import SharedFlow, Share
 from sparkstorm.control_plane.scheduling.records import ComponentView, TopologyView
 from sparkstorm.control_plane.scheduling.resource.resources import CPU
 from sparkstorm.control_plane.scheduling.traffic.problem import Demand, Placed
-from sparkstorm.extensions.laboratory.scene import Row, Scene
+from sparkstorm.extensions.laboratory.scene import Row, Scene, is_amount
 
 _DIVISORS = ("node_bytes_per_s", "rack_bytes_per_s", "cores_per_worker")
 
@@ -53,7 +53,7 @@ class Network:
         for part in fields(self):
             value = getattr(self, part.name)
             is_divisor = part.name in _DIVISORS
-            if not 0.0 <= value < math.inf or (is_divisor and not value):
+            if not is_amount(value) or (is_divisor and not value):
                 least = "more than 0" if is_divisor else "0 or more"
                 raise InvalidConfigError(f"{part.name}: expected {least}, got {show(value)}")
 
@@ -84,6 +84,8 @@ def predict(
     on a live cluster, give that placement as `measured_in`, and what the network costs there is
     subtracted. InvalidConfigError names a topology that was not measured or lacks a place.
     """
+    if not is_amount(load):
+        raise InvalidConfigError(f"load: expected 0 or more times the rates, got {show(load)}")
     model = _Model(scene, network or Network(), measured_in)
     return [model.row(topology, load) for topology in scene.topologies]
 

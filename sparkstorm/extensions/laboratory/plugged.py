@@ -1,5 +1,6 @@
 """Schedulers for the laboratory by name, also classes of the caller's as `module:Class`. PURE."""
 
+from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.control_plane.scheduling.catalogue import ALLOWED_KEY, scheduler_by_name
 from sparkstorm.control_plane.scheduling.per_topology import schedule_cells
 from sparkstorm.control_plane.scheduling.reconcile import check_answer
@@ -14,6 +15,9 @@ def scheduler_named(name: str, conf: Conf, inner: str = "default") -> Scheduler:
 
     InvalidConfigError when there is none of that name.
     """
+    for given in (name, inner):
+        if not isinstance(given, str):
+            raise InvalidConfigError(f"a scheduler is a name or module:Class, not {show(given)}")
     names = [part.replace(":", ".") for part in (name, inner)]
     own = [dotted for dotted, given in zip(names, (name, inner), strict=True) if dotted != given]
     if own:

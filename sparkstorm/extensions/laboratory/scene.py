@@ -228,6 +228,7 @@ class Scene:
         )
 
     def _scheduler(self, name: str, conf: Conf | None, inner: str) -> Scheduler:
+        check_conf(conf)
         return scheduler_named(name, {**self.conf, **(conf or {})}, inner)
 
     def _places(self) -> Iterable[tuple[str, ExecutorId, WorkerSlot | None]]:
@@ -430,10 +431,10 @@ def _topology_row(topology: TopologyView) -> Row:
     return {**row, "conf": conf, "components": parts, **measured}
 
 
-def checked_whole(number: int, name: str, most: int = 2**31 - 1) -> int:
-    """Return a whole number from 1 to `most`; InvalidConfigError names it where it is none."""
+def checked_whole(number: int, name: str, most: int = 2**31 - 1, least: int = 1) -> int:
+    """Return a whole number from `least` to `most`; InvalidConfigError names it where it is none."""
     with named_errors(InvalidConfigError, name):
-        return int(whole(1, most)(number))
+        return int(whole(least, most)(number))
 
 
 def is_amount(value: object) -> TypeGuard[float]:
@@ -459,6 +460,12 @@ def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyVi
             parts[name], executors=tuple(ExecutorId(chunk[0], chunk[-1]) for chunk in chunks)
         )
     return replace(topology, components=tuple(parts.values()))
+
+
+def check_conf(conf: object) -> None:
+    """Raise InvalidConfigError where settings for one question are no mapping."""
+    if conf is not None and not isinstance(conf, Mapping):
+        raise InvalidConfigError(f"conf: a mapping of settings is needed, not {show(conf)}")
 
 
 def check_known(name: str, names: Iterable[str], where: str = "") -> None:
