@@ -67,6 +67,8 @@ def test_a_scheduler_that_fails_has_rows_with_its_reason() -> None:
     assert even["unplaced"] == 0 and even["reason"] is None
     assert faulty["bytes"] is None and faulty["reason"] == "ValueError: not today"
     assert "'nobody' is neither one of" in nobody["reason"]
+    (number,) = sweep([5], [1], progress=False).rows  # type: ignore[list-item]
+    assert number["reason"] == "a scheduler is a name or module:Class, not 5"
     assert {tuple(row) for row in found.rows} == {tuple(even)}
 
 
@@ -115,6 +117,40 @@ def test_what_cannot_be_swept_is_named_in_any_number_of_processes() -> None:
     for processes in (1, 2):
         with pytest.raises(SparkStormError, match="shapes: there is no 'chian', only chain"):
             sweep(["even"], [1, 2], {"shapes": ["chian"]}, processes=processes, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"seeds": "x"}, "seeds is to have a list of whole numbers, such as range(3), not 'x'"),
+        ({"seeds": 5}, "seeds is to have a list of whole numbers, such as range(3), not 5"),
+        ({"seeds": []}, "seeds is to have a list of whole numbers, such as range(3): none is"),
+        ({"seeds": [1.5]}, "seeds: expected an integer from 0 to 9223372036854775807, got 1.5"),
+        ({"seeds": ["1"]}, "seeds: expected an integer from 0 to 9223372036854775807, got '1'"),
+        ({"seeds": [-1]}, "seeds: expected an integer from 0 to 9223372036854775807, got -1"),
+        ({"schedulers": []}, "schedulers is to have a list of names or module:Class, such as"),
+        ({"schedulers": 5}, "schedulers is to have a list of names or module:Class, such as"),
+        ({"schedulers": [EvenScheduler]}, "go to other processes as JSON: Object of type"),
+        ({"conf": {"a": {1, 2}}}, "go to other processes as JSON: Object of type set"),
+        ({"conf": {"a": float("nan")}}, "go to other processes as JSON: Out of range float"),
+        ({"conf": "a"}, "conf: a mapping of settings is needed, not 'a'"),
+        ({"parameters": "shapes"}, "parameters: a mapping of lists by name is needed"),
+        ({"parameters": {"shapes": []}}, "parameters: shapes is to have a list of values"),
+        ({"processes": 0}, "processes: expected an integer from 1"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_named(arguments: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        sweep(**({"schedulers": ["even"], "seeds": [1]} | arguments))  # type: ignore[arg-type]
+    assert text in str(caught.value)
+
+
+def test_a_chain_of_one_executor_has_a_row_without_throughput() -> None:
+    (row,) = sweep(
+        "even", [1], {"shapes": ["chain"], "executors_each": [1], "num_topologies": [1]}
+    ).rows
+    assert (row["reason"], row["throughput"], row["unplaced"]) == (None, None, 0)
+    assert row["moved_by_loss"] == 0
 
 
 # -- results ---------------------------------------------------------------------------------------

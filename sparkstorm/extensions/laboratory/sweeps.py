@@ -21,14 +21,21 @@ from importlib import import_module
 from itertools import product
 from typing import Any
 
-from sparkstorm.common.errors import InvalidConfigError, SparkStormError
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.control_plane.scheduling.records import Conf
 from sparkstorm.extensions.laboratory.costs import costs
-from sparkstorm.extensions.laboratory.generator import generate
+from sparkstorm.extensions.laboratory.generator import MOST_SEED, generate
 from sparkstorm.extensions.laboratory.network import predict
 from sparkstorm.extensions.laboratory.optimum import distance
 from sparkstorm.extensions.laboratory.results import Sweep
-from sparkstorm.extensions.laboratory.scene import Row, Scene, check_known, moved
+from sparkstorm.extensions.laboratory.scene import (
+    Row,
+    Scene,
+    check_conf,
+    check_known,
+    checked_whole,
+    moved,
+)
 
 _PARAMETERS = (
     "num_nodes",
@@ -64,21 +71,26 @@ def sweep(
     rows have the seconds of CPU of the first round, which differ from run to run. A progress bar is
     drawn on a terminal. InvalidConfigError names what cannot be.
     """
-    for name, values in (parameters or {}).items():
-        check_known(name, _PARAMETERS, "parameters")
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise InvalidConfigError(
-                f"parameters: {name} is to have a list of values, such as [{values!r:.40}]"
-            )
-    wanted = {name: list(values) for name, values in (parameters or {}).items()}
-    schedulers = [schedulers] if isinstance(schedulers, str) else schedulers
+    wanted = _values_of(parameters or {})
     chosen = [dict(zip(wanted, values, strict=True)) for values in product(*wanted.values())]
-    task = {"schedulers": list(schedulers), "conf": dict(conf or {}), "timed": timed}
+    schedulers = [schedulers] if isinstance(schedulers, str) else schedulers
+    names = _listed("schedulers", schedulers, "names or module:Class, such as ['even']")
+    numbers = _listed("seeds", seeds, "whole numbers, such as range(3)")
+    for seed in numbers:
+        checked_whole(seed, "seeds", MOST_SEED, least=0)
+    check_conf(conf)
+    checked_whole(processes, "processes")
+    task = {"schedulers": names, "conf": dict(conf or {}), "timed": bool(timed)}
     jobs = [
-        task | {"seed": int(seed), "chosen": parameters} for seed in seeds for parameters in chosen
+        task | {"seed": seed, "chosen": parameters} for seed in numbers for parameters in chosen
     ]
-    # as they are in another process, where there are no tuples
-    jobs = json.loads(json.dumps(jobs))
+    try:
+        # Other processes have no tuples, so none are here either.
+        jobs = json.loads(json.dumps(jobs, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidConfigError(
+            f"schedulers, parameters and conf of a sweep go to other processes as JSON: {error}"
+        ) from None
     shown = sys.stderr.isatty() if progress is None else progress
     with _bar(len(jobs), shown) as step:
         if min(processes, len(jobs)) <= 1:
@@ -86,6 +98,31 @@ def sweep(
         else:
             rows_by_job = _in_processes(jobs, min(processes, len(jobs)), step)
     return Sweep(tuple(row for rows in rows_by_job for row in rows), tuple(wanted))
+
+
+def _values_of(parameters: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return the values of each parameter; InvalidConfigError where there are none."""
+    if not isinstance(parameters, Mapping):
+        raise InvalidConfigError(
+            f"parameters: a mapping of lists by name is needed, not {show(parameters)}"
+        )
+    for name in parameters:
+        check_known(name, _PARAMETERS, "parameters")
+    return {
+        name: _listed(f"parameters: {name}", values, f"values, such as [{values!r:.40}]")
+        for name, values in parameters.items()
+    }
+
+
+def _listed(name: str, values: Iterable[Any], what: str) -> list[Any]:
+    """Return values as a list; InvalidConfigError where they are none, since a table without rows
+    says nothing of what was left out.
+    """
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise InvalidConfigError(f"{name} is to have a list of {what}, not {show(values)}")
+    if not (listed := list(values)):
+        raise InvalidConfigError(f"{name} is to have a list of {what}: none is given")
+    return listed
 
 
 def job_rows(job: Mapping[str, Any]) -> list[Row]:
@@ -145,8 +182,14 @@ def _judged(scene: Scene, name: str, conf: Conf, timed: bool) -> Row:
     if not unplaced:
         predicted = predict(after)
         latencies = [rates["latency_ms"] for rates in predicted]
+        # A topology of sources alone sends no rows: there is no rate of which to take a share.
         row["throughput"] = min(
-            rates["most_rows_per_s"] / rates["rows_per_s"] for rates in predicted
+            (
+                rates["most_rows_per_s"] / rates["rows_per_s"]
+                for rates in predicted
+                if rates["rows_per_s"]
+            ),
+            default=None,
         )
         row["latency_ms"] = None if None in latencies else sum(latencies) / len(latencies)
     if (ratios := distance(after)) is not None:
