@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,11 @@ def test_a_collection_of_googles_trace_is_a_topology_of_one_component() -> None:
         (["m_1,0,1"], [], r"machine_meta.csv, line 1: 3 columns; the trace has machine_id, "),
         (["m_1,0,1,10,x,1,USING"], [], r"machine_meta.csv, line 1: could not convert .*'x'"),
         (["m_1,0,1,10,-1,1,USING"], [], r"machine_meta.csv, line 1: -1, 1 are no amounts"),
+        (["m\r_1,0,1,10,1,1"], [], r"machine_meta.csv, line 1: it is no CSV \(new-line char"),
+        ([b"m_1,0,1,10,1,1"], [], r"machine_meta.csv, line 1: it is no CSV \(iterator should"),
+        (["m" * 200_000], [], r"machine_meta.csv, line 1: it is no CSV \(field larger"),
+        ([",0,1,10,1,1"], [], r"machine_meta.csv, line 1: machine_id is empty"),
+        ([], ["M1,1,,1,T,1,2"], r"batch_task.csv, line 1: job_name is empty"),
         ([], ["M1,nan,j,1,T,1,2"], r"batch_task.csv, line 1: nan, ,  are no amounts"),
     ],
 )
@@ -83,6 +89,27 @@ def test_a_line_that_is_none_of_the_trace_is_named(
 ) -> None:
     with pytest.raises(InvalidConfigError, match=text):
         from_alibaba(machines, tasks)
+
+
+def test_a_header_empty_lines_and_carriage_returns_are_no_machines() -> None:
+    header = "machine_id,time_stamp,failure_domain_1,failure_domain_2,cpu_num,mem_size,status\r\n"
+    lines = [header, "\r\n", "  \n", *(f"{line}\r\n" for line in MACHINES)]
+    assert from_alibaba(lines, TASKS) == from_alibaba(MACHINES, TASKS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"jobs": "3"}, "jobs: expected an integer from 1"),
+        ({"most_executors": 0}, "most_executors: expected an integer from 1"),
+        ({"slots": 70_000}, "slots: expected an integer from 1 to 58836, got 70000"),
+        ({"memory_mb": float("nan")}, "memory_mb: more than 0 and up to 10.15 is needed, not nan"),
+    ],
+)
+def test_an_argument_that_no_scene_can_have_is_named(arguments: dict[str, Any], text: str) -> None:
+    for read in (from_alibaba, from_google):
+        with pytest.raises(InvalidConfigError, match=text):
+            read([], [], **arguments)
 
 
 def test_of_a_task_with_several_lines_the_last_one_counts() -> None:

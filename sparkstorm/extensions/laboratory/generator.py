@@ -32,7 +32,7 @@ _WORKER_LOAD = 50.0  # percent of a core
 MOST_SEED = 2**63 - 1  # none below 0: Random draws the same for 1 and -1
 _MOST = 10_000_000
 _FIRST_PORT = 6700
-_MOST_SLOTS = 65_536 - _FIRST_PORT
+MOST_SLOTS = 65_536 - _FIRST_PORT
 _MEMORY_ROOM = 2.0  # nodes are half as full of memory as of CPU
 CPU_KEY = "topology.component.cpu.pcore.percent"
 MEMORY_KEY = "topology.component.resources.onheap.memory.mb"
@@ -148,7 +148,7 @@ def generate(
         ("num_topologies", num_topologies, _MOST),
         ("executors_each", executors_each, _MOST),
         ("workers_each", workers_each, _MOST),
-        ("slots_per_node", slots_per_node, _MOST_SLOTS),
+        ("slots_per_node", slots_per_node, MOST_SLOTS),
     ):
         checked_whole(number, name, most)
     if seed is not None:

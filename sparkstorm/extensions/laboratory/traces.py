@@ -8,12 +8,13 @@ scheduler of resources goes by. Both traces scale memory to their largest machin
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.common.model.assignment import ExecutorId
 from sparkstorm.control_plane.scheduling.records import (
     ComponentView,
@@ -21,8 +22,8 @@ from sparkstorm.control_plane.scheduling.records import (
     SupervisorView,
     TopologyView,
 )
-from sparkstorm.extensions.laboratory.generator import CPU_KEY, MEMORY_KEY
-from sparkstorm.extensions.laboratory.scene import Scene
+from sparkstorm.extensions.laboratory.generator import CPU_KEY, MEMORY_KEY, MOST_SLOTS
+from sparkstorm.extensions.laboratory.scene import Scene, checked_whole, is_amount
 
 _UPTIME_MS = 3_600_000
 _MACHINE = (
@@ -54,14 +55,18 @@ def from_alibaba(
     100 of `memory_mb`, the largest machine. A job of more than `most_executors` instances has
     fewer of each task, in proportion. A rack is the second failure domain.
     """
+    _check(jobs, memory_mb, most_executors, slots)
     supervisors: dict[str, SupervisorView] = {}
     for line, row in _rows("machine_meta.csv", machines, _MACHINE):
-        name = row[0]  # a machine has a line for each change of its status; the last one counts
+        name = _name("machine_meta.csv", line, "machine_id", row[0])
+        # a machine has a line for each change of its status; the last one counts
         cpu, memory = _numbers("machine_meta.csv", line, row[4:6])
         supervisors[name] = _machine(name, row[3], slots, cpu * 100, memory / 100 * memory_mb)
     # a task, too, has the values of its last line
     stages_by_job: dict[str, dict[str, tuple[str, int, float, float]]] = {}
     for line, row in _rows("batch_task.csv", tasks, _TASK):
+        _name("batch_task.csv", line, "task_name", row[0])
+        _name("batch_task.csv", line, "job_name", row[2])
         if row[2] not in stages_by_job and len(stages_by_job) >= jobs:
             continue
         wanted = [*row[7:9], "", ""][:2]
@@ -89,6 +94,7 @@ def from_google(
     are executors. Capacities and requests are shares of the largest machine: of `memory_mb`, and of
     64 cores, an assumption. A rack is a `switch_id`.
     """
+    _check(jobs, memory_mb, most_executors, slots)
     supervisors: dict[str, SupervisorView] = {}
     for line, event in _events("machine_events", machines, "machine_id"):
         name = str(event["machine_id"])
@@ -158,14 +164,40 @@ def _job(name: str, rows: Sequence[tuple[str, int, float, float]], most: int) ->
 
 
 def _rows(file: str, lines: Iterable[str], names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the lines of a CSV without a header, with their numbers."""
-    for line, row in enumerate(csv.reader(lines), 1):
-        if row and len(row) < len(names):
+    """Yield the lines of a CSV with their numbers; neither empty ones nor a header."""
+    reader = csv.reader(lines)
+    for line in itertools.count(1):
+        try:
+            row = next(reader, None)
+        except csv.Error as error:  # a bare carriage return, bytes, a field of 128 KiB
+            raise InvalidConfigError(f"{file}, line {line}: it is no CSV ({error})") from error
+        if row is None:
+            return
+        is_header = line == 1 and row[:1] == [*names[:1]]  # of a copy that has one
+        if is_header or not "".join(row).strip():
+            continue
+        if len(row) < len(names):
             raise InvalidConfigError(
                 f"{file}, line {line}: {len(row)} columns; the trace has {', '.join(names)}"
             )
-        if row:
-            yield line, row
+        yield line, row
+
+
+def _name(file: str, line: int, column: str, text: str) -> str:
+    if not text.strip():
+        raise InvalidConfigError(f"{file}, line {line}: {column} is empty")
+    return text
+
+
+def _check(jobs: int, memory_mb: float, most_executors: int, slots: int) -> None:
+    """Raise InvalidConfigError for an argument that no scene can have."""
+    checked_whole(jobs, "jobs")
+    checked_whole(most_executors, "most_executors")
+    checked_whole(slots, "slots", MOST_SLOTS)
+    if not is_amount(memory_mb) or not 0.0 < memory_mb <= 1e15:
+        raise InvalidConfigError(
+            f"memory_mb: more than 0 and up to 10^15 is needed, not {show(memory_mb)}"
+        )
 
 
 def _numbers(file: str, line: int, texts: Sequence[str]) -> list[float]:
