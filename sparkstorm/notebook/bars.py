@@ -26,7 +26,8 @@ def bars(
         parts.append(text(12, 74 + index * _ROW, cut(str(row[label]), 20), 12, INK))
     for column, name in enumerate(values):
         x = _LABEL + column * panel
-        most = max((row[name] for row in rows if _is_number(row.get(name))), default=0) or 1
+        most = max((row[name] for row in rows if _is_number(row.get(name))), default=0)
+        most = most if most > 0 else 1
         parts.append(text(x, 46, name.replace("_", " "), 12, FAINT, "600"))
         for index, row in enumerate(rows):
             value: Any = row.get(name)
@@ -34,7 +35,8 @@ def bars(
             if not _is_number(value):
                 parts.append(text(x, y + 14, "-", 12, FAINT))
                 continue
-            length = round(_BAR * value / most)
+            # A negative value has no length; divided first, since 240 times a float may be none.
+            length = max(0, round(_BAR * (value / most)))
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{max(length, 1)}" height="{_ROW - 6}" rx="3" '
                 f'fill="{PALETTE[column % len(PALETTE)]}" stroke="{LINE}"/>'

@@ -1,8 +1,11 @@
 """Colours, texts and the frame of the pictures of clusters, as SVG. PURE."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
+
+_NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 # Distinct with colour blindness, too (after Okabe and Ito), the system's components grey.
 PALETTE = (
@@ -41,7 +44,11 @@ def text(
 ) -> str:
     """A line of text at a point."""
     style = f'font-size="{size}" fill="{color}" font-weight="{weight}" text-anchor="{anchor}"'
-    return f'<text x="{x}" y="{y}" {style}>{escape(words)}</text>'
+    return f'<text x="{x}" y="{y}" {style}>{_escaped(words)}</text>'
+
+
+def _escaped(words: str) -> str:
+    return escape(_NOT_XML.sub("\ufffd", words))
 
 
 def cut(words: str, most: int) -> str:
@@ -56,6 +63,6 @@ def document(width: int, height: int, parts: Iterable[str], title: str) -> str:
     frame = f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8" fill="{PAPER}" stroke="{LINE}"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif" role="img" aria-label="{escape(title)}">'
+        f'font-family="system-ui, -apple-system, Segoe UI, DejaVu Sans, sans-serif" role="img" aria-label="{_escaped(title)}">'
         f"{frame}{''.join(parts)}</svg>"
     )

@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
@@ -12,6 +13,7 @@ from sparkstorm.control_plane.scheduling.even import EvenScheduler
 from sparkstorm.extensions.laboratory import Scene, Sweep, generate, latex, sweep
 from sparkstorm.extensions.laboratory.form.solve import answer_to
 from sparkstorm.extensions.laboratory.optimum import distance
+from sparkstorm.notebook.bars import bars
 from tests.scheduling.clusters import topology as _topology
 
 SMALL: dict[str, list[Any]] = {
@@ -196,6 +198,25 @@ def test_a_table_goes_to_csv_and_latex(tmp_path: Path) -> None:
     assert r"\caption{Cost in \% \& more}" in text and r"\begin{tabular}{lrr}" in text
     assert r"default & 2 & 3.00 $\pm$ 1.96 \\" in text and r"my\_own & 2 & -- \\" in text
     assert Sweep((), ()).table().num_rows == 0 and r"\toprule" in latex([])
+
+
+def test_infinite_values_are_left_out_of_a_mean() -> None:
+    found = Sweep(rows(default=[2.0, float("inf"), float("nan"), 4.0]), ())
+    assert found.summary(["cost"])[0]["cost"] == 3.0
+
+
+def test_odd_names_are_one_line_of_a_table_in_latex() -> None:
+    text = latex([{"reason": "first\n\nsecond <a> \\x"}])
+    assert r"first second \textless{}a\textgreater{} \textbackslash{}x \\" in text
+
+
+def test_bars_of_odd_values_are_a_picture() -> None:
+    odd = [1e308, 0.0, -1.0, float("nan"), float("inf"), None]
+    for values in ([odd[0], *odd], odd[1:], [-1.0, -2.0], [0], []):
+        shown = [{"name": "a\x01<&b", "v": value} for value in values]
+        root = fromstring(bars(shown, "name", ["v"]).text)
+        widths = [float(each.get("width", "")) for each in root.iter() if each.tag.endswith("rect")]
+        assert all(1 <= width <= 240 for width in widths[1:])
 
 
 # -- the command's scheduler -----------------------------------------------------------------------

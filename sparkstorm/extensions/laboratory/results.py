@@ -55,7 +55,8 @@ class Sweep:
         confidence interval as `NAME_ci`, and the number of rows as `count`.
 
         Values of the columns in `ratios` are first divided by those of the scheduler `to` for the
-        same seed and parameters. What has no value, or a divisor of 0, is left out of a mean.
+        same seed and parameters. What has no value, no finite one, or a divisor of 0, is left out of
+        a mean.
         """
         for name in (*values, *by, *ratios):
             check_known(name, self._names, "columns")
@@ -88,7 +89,8 @@ class Sweep:
 def _means(rows: Sequence[Row], values: Sequence[str]) -> Row:
     summary: Row = {}
     for name in values:
-        numbers = [row[name] for row in rows if row[name] is not None]
+        # A deviation of infinities is no number, and statistics fails on them.
+        numbers = [row[name] for row in rows if row[name] is not None and math.isfinite(row[name])]
         error = stdev(numbers) / math.sqrt(len(numbers)) if len(numbers) > 1 else 0.0
         summary[name] = float(mean(numbers)) if numbers else None
         summary[f"{name}_ci"] = _CONFIDENT * error if numbers else None
@@ -136,8 +138,12 @@ _SPECIAL = {character: rf"\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
 }
 
 
 def _escaped(words: str) -> str:
-    return "".join(_SPECIAL.get(character, character) for character in words)
+    # A reason may have several lines: an empty one ends a paragraph, which no cell may.
+    line = " ".join(words.split())
+    return "".join(_SPECIAL.get(character, character) for character in line)
