@@ -232,3 +232,24 @@ def test_a_problem_is_answered_by_the_scheduler_that_the_caller_names() -> None:
     assert not is_fine and "scheduler" in answer, "a file names no code"
     answer, is_fine = answer_to('{"scheduler": "jstorm"}', scheduler="even")
     assert not is_fine and "leave --scheduler out" in answer
+
+
+class Exits(Faulty):
+    """A scheduler of a user that ends the process."""
+
+    def schedule(self, topologies: object, cluster: object) -> None:
+        """Print, and exit."""
+        print("good bye")
+        raise SystemExit(3)
+
+
+def test_a_plug_in_that_prints_and_exits_has_an_answer_of_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    answer, is_fine = answer_to(
+        generate(2, 1, 3, 1).to_text(), scheduler=f"{__name__}:Exits", where="a: "
+    )
+    assert not is_fine
+    assert json.loads(answer) == {"error": "a: the scheduler failed, SystemExit: SystemExit(3)"}
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "good bye\n")

@@ -1,6 +1,8 @@
 """Answers to scheduling problems, from JSON text to JSON text."""
 
 import json
+import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any
 
@@ -35,13 +37,16 @@ def answer_to(
     """Return the answer to a problem's text as one line of JSON, and whether the problem was
     well-formed; never raises. An error begins with `where`.
 
-    An exception of the scheduler becomes an error answer, so that later problems are still
-    answered.
+    An exception of the scheduler, also the one of sys.exit(), becomes an error answer, so that later
+    problems are still answered. What a plug-in prints goes to the standard error: the standard
+    output has a line per answer.
     """
     try:
-        return json.dumps(solve(parse(text), explains, scheduler)), True
+        with redirect_stdout(sys.stderr):
+            answer = solve(parse(text), explains, scheduler)
+        return json.dumps(answer), True
     except SparkStormError as error:
         reason = str(error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"the scheduler failed, {type(error).__name__}: {show(error)}"
     return json.dumps({"error": f"{where}{reason}"}), False
