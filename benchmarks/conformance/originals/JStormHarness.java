@@ -113,7 +113,9 @@ public final class JStormHarness {
         context.setDeadTaskIds(tasks(problem.get("dead_tasks")));
         context.setUnstoppedTaskIds(tasks(problem.get("unstopped_tasks")));
         context.setCluster(supervisors(list(problem.get("supervisors"))));
-        context.setOldAssignment(old(list(problem.get("old_workers"))));
+        // A rebalance has a former assignment, be it one without workers.
+        Object old = problem.get("old_workers");
+        context.setOldAssignment(old == null ? null : old(list(old)));
         componentByTask.forEach((task, name) -> {
             if (name.equals("__topology_master")) {
                 context.setTopologyMasterTaskId(task);
@@ -186,9 +188,6 @@ public final class JStormHarness {
     }
 
     private static Assignment old(List<Object> wanted) {
-        if (wanted.isEmpty()) {
-            return null;
-        }
         Set<ResourceWorkerSlot> workers = new OrderedSet<>();
         Map<String, String> hosts = new HashMap<>();
         for (Object each : wanted) {
