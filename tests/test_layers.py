@@ -28,7 +28,7 @@ LAYERS = (
     {"common.http_guard", "common.settings", "common.tls"},
     {"common.clock", "common.extension_points", "common.model"},
     {"common.grouping", "common.windowing", "common.slot_spec"},
-    {"common.spark_versions", "common.stores"},
+    {"common.ports", "common.spark_versions", "common.stores"},
     {"api"},
     {"connectors", "streams", "streamparse"},
     {"compat"},

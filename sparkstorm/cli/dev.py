@@ -69,7 +69,7 @@ def hold_all(own: Mapping[str, Any], web_port: int) -> int:
     """Start the servers, fill them and hold a cluster next to them until Ctrl-C; the next start
     begins anew.
     """
-    require_web("servers")
+    require_web("servers", web_port)
     folder = FOLDER.absolute()
     if "storm.local.dir" in own:
         raise InvalidConfigError(

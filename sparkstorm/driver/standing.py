@@ -20,6 +20,7 @@ from sparkstorm.common.config import Conf, load_conf, merge, parse_override
 from sparkstorm.common.errors import InvalidConfigError, SparkStormError, StoreUnavailableError
 from sparkstorm.common.model.names import counted, shown
 from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.ports import listen
 from sparkstorm.common.settings import DriverSettings
 from sparkstorm.common.stores.addresses import connection_path, not_configured
 from sparkstorm.common.stores.connection import read_only_path
@@ -71,7 +72,7 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
     """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
 
     if web_port is not None:
-        require_web("web")
+        require_web("web", web_port)
     console = RunConsole()
     stopping = threading.Event()
     is_up = threading.Event()
@@ -107,9 +108,9 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
     return OK
 
 
-def require_web(extra: str) -> None:
-    """Refuse to go on without the packages of the web UI, which `extra` installs: its child would
-    say so only when the cluster is up.
+def require_web(extra: str, port: int) -> None:
+    """Refuse to go on without the packages of the web UI, which `extra` installs, or without its
+    port: its child would say so only when the cluster is up.
     """
     if missing := [
         name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None
@@ -117,6 +118,7 @@ def require_web(extra: str) -> None:
         raise InvalidConfigError(
             f"the web UI needs {' and '.join(missing)}: pip install 'sparkstorm[{extra}]'"
         )
+    listen("127.0.0.1", port, "--web").close()
 
 
 @contextlib.contextmanager

@@ -4,9 +4,7 @@ it.
 
 from __future__ import annotations
 
-import errno
 import os
-import socket
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ import uvicorn
 from sparkstorm.client import ClusterClient, connect
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.http_guard import LOOPBACK, local_hosts, require_private
+from sparkstorm.common.ports import listen
 from sparkstorm.control_plane.insight.sampler import IDLE_PERIOD_MS, PERIOD_MS, Sampler
 from sparkstorm.web.app import make_app
 from sparkstorm.web.commands import Commands, Connections
@@ -49,32 +48,13 @@ class ServePlace:
     is_behind_proxy: bool = False
 
     def check(self) -> None:
-        """Refuse a port that there is not, and a place where the token would cross a network in the
-        clear.
-        """
-        if not 0 <= self.port < 1 << 16:
-            raise InvalidConfigError(f"--port {self.port} is no port: there are 0 to 65535")
+        """Refuse a place where the token would cross a network in the clear."""
         words = "--certificate and --key, or --behind-proxy"
         require_private("", self.address, self.certificate, self.key, self.is_behind_proxy, words)
         if self.address not in LOOPBACK and not self.names:
             raise InvalidConfigError(
                 "another address than loopback needs --name HOST[:PORT], as browsers will ask for it"
             )
-
-    def listen(self) -> socket.socket:
-        """Return a socket that listens at the place; InvalidConfigError when it cannot be had."""
-        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
-        try:
-            return socket.create_server((self.address, self.port), family=family)
-        except OSError as error:
-            where = f"port {self.port} of {self.address}"
-            if error.errno == errno.EADDRINUSE:
-                raise InvalidConfigError(
-                    f"{where} is in use: give another with --port, or end the process that has it"
-                ) from error
-            raise InvalidConfigError(
-                f"the page cannot listen on {where} ({error}): give others with --port and --address"
-            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +113,7 @@ def serve(
     """Serve the page of a cluster until SIGINT or SIGTERM, and push to a collector meanwhile."""
     place.check()
     # Before anything is said or read: an address is printed where something listens.
-    with place.listen() as listener, connect(cluster) as client:
+    with listen(place.address, place.port, "--port") as listener, connect(cluster) as client:
         sampler = Sampler(client.source())
         hosts = local_hosts(place.port) | {name.lower() for name in place.names}
         is_tls = bool(place.certificate) or place.is_behind_proxy

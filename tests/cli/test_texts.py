@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import re
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -772,3 +773,13 @@ def test_a_cluster_with_a_web_ui_that_lacks_packages_is_refused_before_spark_sta
     monkeypatch.setattr(Cluster, "open", lambda *args, **kwargs: pytest.fail("it starts"))
     with pytest.raises(InvalidConfigError, match=r"pip install 'sparkstorm\[web\]'"):
         hold(cluster_conf({}), 8080)
+
+
+def test_a_cluster_whose_web_ui_finds_its_port_taken_is_refused_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Cluster, "open", lambda *args, **kwargs: pytest.fail("it starts"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidConfigError, match=f"port {port} .* is in use.* --web PORT"):
+            hold(cluster_conf({}), port)

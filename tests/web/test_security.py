@@ -209,15 +209,17 @@ def test_another_address_needs_tls_and_a_name(place: ServePlace, words: str) -> 
 
 def test_a_port_that_cannot_be_had_is_one_sentence_before_an_address() -> None:
     said: list[str] = []
-    with ServePlace(port=0).listen() as taken:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
             InvalidConfigError,
-            match=f"^port {port} of 127.0.0.1 is in use: give another with --port",
+            match=f"^port {port} of 127.0.0.1 is in use: give another with --port PORT",
         ):
             serve("no such connection file", ServePlace(port=port), said.append)
     elsewhere = ServePlace("192.0.2.1", names=("x",), is_behind_proxy=True)
-    with pytest.raises(InvalidConfigError, match=r"the page cannot listen on port 8080 of 192\.0"):
+    with pytest.raises(
+        InvalidConfigError, match=r"the web UI cannot listen on port 8080 \(--port\) of 192\.0"
+    ):
         serve("no such connection file", elsewhere, said.append)
     with pytest.raises(InvalidConfigError, match="--port 99999 is no port"):
         serve("no such connection file", ServePlace(port=99_999), said.append)
