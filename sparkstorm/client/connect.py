@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from sparkstorm.client.cluster import ClusterClient
 from sparkstorm.client.service import NimbusService
 from sparkstorm.common.clock import SystemClock
 from sparkstorm.common.config import Conf, merge
-from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
 from sparkstorm.common.stores.connection import (
     VIEWER,
     Connection,
@@ -35,7 +37,9 @@ from sparkstorm.control_plane.cluster.zookeeper import (
 )
 from sparkstorm.data_plane.transport.connection import Link
 
+_LOG = logging.getLogger(__name__)
 _REDIS_ANSWER_S = 10.0
+_SAY_AFTER_S = 1.0
 
 
 def connect(
@@ -51,7 +55,8 @@ def connect(
     """
     loaded = _load(connection)
     with contextlib.ExitStack() as opened:
-        store = ZooKeeperStateStore(zookeeper_address(loaded, merge(conf or {})))
+        place = "" if isinstance(connection, Mapping) else f" of {require_named(connection)}"
+        store = _open_session(zookeeper_address(loaded, merge(conf or {})), place)
         opened.callback(store.close)
         is_read_only = isinstance(loaded, ReadOnlyConnection)
         key = signing_key(loaded.secret) if isinstance(loaded, Connection) else None
@@ -64,6 +69,27 @@ def connect(
         blobs = BlobStore(state, chunks, key)
         service = NimbusService(state, blobs, total, SystemClock())
         return ClusterClient(state, loaded.stores, service, total, is_read_only, opened.pop_all())
+
+
+def _open_session(address: ZooKeeperAddress, place: str) -> ZooKeeperStateStore:
+    """Open the session of a client; when it takes more than a second, stderr says what is waited
+    for.
+    """
+    limit_s = address.connection_timeout_ms / 1000
+    waits = f"waiting up to {limit_s:g} s for ZooKeeper at {address.hosts} ..."
+    notice = threading.Timer(_SAY_AFTER_S, _LOG.warning, [waits])
+    notice.daemon = True
+    if limit_s > _SAY_AFTER_S:
+        notice.start()
+    try:
+        return ZooKeeperStateStore(address)
+    except StoreUnavailableError as error:
+        raise StoreUnavailableError(
+            f"the cluster{place} is not running, or this machine cannot reach it: {error}; "
+            "`sparkstorm cluster`, or `sparkstorm dev`, starts it"
+        ) from error
+    finally:
+        notice.cancel()
 
 
 def _load(

@@ -133,6 +133,19 @@ def test_a_connection_that_is_none_is_one_sentence(
         connect({"zookeeper": {}, "secret": "00"})
 
 
+def test_a_wait_for_zookeeper_says_what_it_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = ZooKeeperEndpoint("127.0.0.1:1", "/storm", VIEWER, "x")
+    gone = Connection(RedisAddress("127.0.0.1", 1), keeper, new_secret())
+    save_connection(tmp_path / "connection.json", gone)
+    with pytest.raises(StoreUnavailableError):
+        connect(
+            tmp_path / "connection.json", {**QUICK, "storm.zookeeper.connection.timeout": 1_500}
+        )
+    assert caplog.messages == ["waiting up to 1.5 s for ZooKeeper at 127.0.0.1:1 ..."]
+
+
 def test_a_cluster_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     gone = Connection(
         RedisAddress("127.0.0.1", 1),
@@ -142,7 +155,8 @@ def test_a_cluster_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     save_connection(tmp_path / "connection.json", gone)
     with pytest.raises(
         StoreUnavailableError,
-        match=r"ZooKeeper at 127\.0\.0\.1:1/storm does not answer within 1000 ms",
+        match=r"the cluster of .*/connection\.json is not running.* ZooKeeper at 127\.0\.0\.1:1/storm "
+        r"does not answer within 1000 ms .*`sparkstorm cluster`.*starts it",
     ):
         connect(tmp_path / "connection.json", QUICK)
     for hosts, root in (
