@@ -308,9 +308,9 @@ class Cluster:
         return leader.driver if leader else None
 
     @property
-    def is_leading(self) -> bool:
-        """Return whether this driver's Nimbus leads."""
-        return self._nimbus.nimbus.is_leading
+    def me(self) -> DriverInfo:
+        """This driver, as the others see it."""
+        return self._office.me
 
     def other_drivers(self) -> list[DriverInfo]:
         """Return the other drivers of this cluster; none while ZooKeeper is away."""

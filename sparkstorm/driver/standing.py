@@ -150,7 +150,7 @@ def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str
     """Show changes of leader and topologies until stopped; return a clause on the topologies that
     are left, or nothing.
     """
-    lead = LeaderWatch(lambda: (cluster.leader, cluster.is_leading), say)
+    lead = LeaderWatch(cluster.me, lambda: cluster.leader, say)
     watch = TopologyWatch(
         lambda: {s.topology_id: str(s.status) for s in cluster.client.summaries()}, say
     )
@@ -185,26 +185,29 @@ def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
 
 
 class LeaderWatch:
-    """Readable lines when another driver begins to lead; none while this one is the only one."""
+    """Readable lines when another driver begins to lead; none while this one is the only one.
+
+    Nimbus's `is_leading` is not asked: it is False during each request of an election.
+    """
 
     def __init__(
-        self, look: Callable[[], tuple[DriverInfo | None, bool]], say: Callable[[str], None]
+        self, me: DriverInfo, look: Callable[[], DriverInfo | None], say: Callable[[str], None]
     ) -> None:
         self._look = look
         self._say = say
-        self._was: bool | None = None
-        self._known = ""
+        self._me = me.id
+        self._known = me.id
 
     def look(self) -> None:
         """Compare with the last look."""
-        leader, is_leading = self._look()
-        if is_leading and self._was is False:
+        leader = self._look()
+        if leader is None or leader.id == self._known:
+            return
+        self._known = leader.id
+        if leader.id == self._me:
             self._say("this driver leads now")
-        elif not is_leading and leader is not None and leader.id != self._known:
+        else:
             self._say(f"{leader} leads; this one stands by")
-        if is_leading or leader is not None:
-            self._was = is_leading
-            self._known = leader.id if leader else ""
 
 
 class TopologyWatch:

@@ -573,20 +573,9 @@ def test_a_driver_says_each_problem_once_a_minute_and_a_new_death_at_once() -> N
 
 def test_a_driver_says_when_another_leads_and_when_it_leads_itself() -> None:
     me, other, third = (replace(this_driver(), pid=pid, host="here") for pid in (1, 2, 3))
-    away, leading = (None, False), (me, True)
-    looks = [
-        away,
-        leading,
-        leading,
-        (other, False),
-        away,
-        (other, False),
-        (third, False),
-        leading,
-        leading,
-    ]
+    looks = [None, me, me, other, None, other, third, me, me]
     said: list[str] = []
-    watch = LeaderWatch(lambda: looks.pop(0), said.append)
+    watch = LeaderWatch(me, lambda: looks.pop(0), said.append)
     while looks:
         watch.look()
     assert said == [
