@@ -55,13 +55,20 @@ class NimbusThread:
         self._close()
 
     def _run(self) -> None:
+        is_away = False
         while not self._is_stopped:
             self._wake.clear()
             try:
                 due_ms = self.nimbus.step(self._clock.now_ms())
                 sleep_s = max(0.0, min((due_ms - self._clock.now_ms()) / 1000, _LONGEST_SLEEP_S))
+                if is_away:
+                    _LOG.warning("the store answers again, Nimbus goes on")
+                is_away = False
             except StoreUnavailableError as error:
-                _LOG.warning("Nimbus waits for the store: %s", error)
+                # with a stop it has little patience, and what it leaves is the next leader's
+                if not (is_away or self._is_stopped):
+                    _LOG.warning("Nimbus assigns nothing until the store answers: %s", error)
+                    is_away = True
                 sleep_s = _RETRY_S
             except Exception:
                 # the outermost frame: a cluster without Nimbus would look healthy and repair

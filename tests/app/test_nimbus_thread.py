@@ -34,6 +34,39 @@ def test_a_failed_turn_is_taken_again(fault: Exception) -> None:
     thread.stop()
 
 
+def test_an_outage_of_the_store_is_logged_once_and_its_end_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults = [StoreUnavailableError("ZooKeeper is away"), StoreUnavailableError("still away")]
+    nimbus, wake = Turns(*faults), threading.Event()
+    thread = NimbusThread(nimbus, SystemClock(), wake)  # type: ignore[arg-type]
+    thread.start()
+    wait_until(lambda: len(caplog.messages) >= 2)
+    thread.stop()
+    assert caplog.messages == [
+        "Nimbus assigns nothing until the store answers: ZooKeeper is away",
+        "the store answers again, Nimbus goes on",
+    ]
+
+
+def test_a_store_that_a_stopped_nimbus_does_not_wait_for_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked, may_fail = threading.Event(), threading.Event()
+
+    class Asking:
+        def step(self, now_ms: int) -> int:
+            asked.set()
+            may_fail.wait(10)
+            raise StoreUnavailableError("ZooKeeper did not answer within the last moments")
+
+    thread = NimbusThread(Asking(), SystemClock(), threading.Event(), hurry=may_fail.set)  # type: ignore[arg-type]
+    thread.start()
+    asked.wait(10)
+    thread.stop()
+    assert caplog.messages == []
+
+
 def test_a_wake_up_makes_a_turn_at_once_and_a_stop_is_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
