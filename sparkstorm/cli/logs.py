@@ -171,6 +171,9 @@ def tail(arguments: argparse.Namespace) -> int:
         except ValueError as error:
             raise InvalidConfigError(str(error)) from error
         with contextlib.closing(rows):
+            if not is_for_programs(arguments):
+                what = f"{arguments.component}/{arguments.stream}"
+                print(f"waiting for rows of {what}; Ctrl-C ends", file=sys.stderr)
             read = (sample for sample in rows if sample is not None)
             shown_rows = 0
             for sample in islice(read, arguments.rows):

@@ -47,7 +47,7 @@ def run_remotely(
             and not key.startswith(_OF_FOLLOWERS)
         ):
             run.console.say(f"note: {key} is a matter of the cluster; it changes nothing here")
-    how = f"sparkstorm follow {job.name}, or the same command, follows it; sparkstorm kill {job.name} ends it"
+    how = f"sparkstorm follow {job.name} follows it; sparkstorm kill {job.name} ends it"
     with connect(connection) as cluster:
         status = INTERRUPTED
         with _leaving(

@@ -139,7 +139,7 @@ def serve(
             f"{access.scheme}://{next(iter(place.names), f'{place.address}:{place.port}')}/?token={access.token}"
         )
         say(
-            "whoever has this address commands the cluster"
+            "anyone with this address controls the cluster"
             if not client.is_read_only
             else "read-only: pages without actions"
         )
