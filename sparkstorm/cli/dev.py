@@ -91,7 +91,7 @@ def hold_all(own: Mapping[str, Any], web_port: int) -> int:
         )
         for line in _up_lines(servers):
             print(line, flush=True)
-        return hold(conf, web_port)
+        return hold(conf, web_port, "the next start deletes its topologies and all data")
 
 
 @contextlib.contextmanager
@@ -191,7 +191,7 @@ def _up_lines(servers: Servers) -> list[str]:
         f"PostgreSQL is at 127.0.0.1:{servers.postgres.port}: table users, {_USERS} rows, and an empty table sessions",
         f"an object store is at {servers.store.url}: bucket {BUCKET}",
         f"their addresses, for other terminals:  . {FOLDER}/env",
-        "other users of this machine reach Kafka and the object store; all data are deleted with the next start",
+        "other users of this machine reach Kafka and the object store",
     ]
 
 

@@ -36,6 +36,7 @@ from sparkstorm.driver.own_cluster import check_spark, spark_may_end, starting_t
 from sparkstorm.driver.run import Signals, StoppedError
 
 _SHARES = re.compile(r"[\d.,]+(%| bytes| MiB| s\b)")
+_AFTER = "topologies go on with the next start"
 _LOOK_EVERY_S = 1.0
 _PROBLEMS_EVERY_S = 2.0  # all heartbeats are read: with one a second a problem shows within 5 s
 _REPEAT_S = 60.0
@@ -68,8 +69,10 @@ def cluster_conf(own: Mapping[str, Any]) -> Conf:
     return merge(conf, {"storm.local.dir": str(Path(DriverSettings.of(conf).local_dir, "cluster"))})
 
 
-def hold(conf: Conf, web_port: int | None = None) -> int:
-    """Start a cluster and hold it until Ctrl-C or SIGTERM; topologies go on with the next start."""
+def hold(conf: Conf, web_port: int | None = None, after: str = _AFTER) -> int:
+    """Start a cluster and hold it until Ctrl-C or SIGTERM; `after` says what a next start does with
+    its topologies.
+    """
 
     if web_port is not None:
         require_web("web", web_port)
@@ -96,7 +99,7 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
             with Cluster.open(conf, say=console.say, is_shared=True) as cluster:
                 is_up.set()
                 for line in up_lines(
-                    conf, sum(cluster.slots_by_node().values()), cluster.logs_place
+                    conf, sum(cluster.slots_by_node().values()), cluster.logs_place, after
                 ):
                     console.say(line)
                 with _page(conf, web_port):
@@ -104,7 +107,7 @@ def hold(conf: Conf, web_port: int | None = None) -> int:
         except StoppedError:
             console.say("stopped while starting; nothing was changed")
             return INTERRUPTED
-    console.say(f"stopped{rest}")
+    console.say(f"stopped{rest if after == _AFTER else ''}")
     return OK
 
 
@@ -170,7 +173,7 @@ def _watch_until(stopping: threading.Event, cluster: Cluster, say: Callable[[str
     )
 
 
-def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
+def up_lines(conf: Conf, slots: int, logs: str, after: str = _AFTER) -> list[str]:
     """Return the lines for the terminal of the cluster."""
     path = connection_path(conf).resolve()
     viewer = read_only_path(path)
@@ -180,7 +183,7 @@ def up_lines(conf: Conf, slots: int, logs: str) -> list[str]:
         f"for those who only look: {viewer if viewer.exists() else 'none (see sparkstorm.redis.viewer.user)'}",
         f"submit from any process:  export {VARIABLE}={shlex.quote(str(path))}",
         "                          sparkstorm submit JOB.yaml    sparkstorm list    sparkstorm --help",
-        "Ctrl-C stops the cluster; topologies go on with the next start",
+        f"Ctrl-C stops the cluster; {after}",
     ]
 
 

@@ -515,6 +515,8 @@ def test_a_cluster_says_where_its_files_are_and_how_to_submit(tmp_path: Path) ->
     assert f"only look: {tmp_path}/connection-read-only.json" in "\n".join(
         up_lines(conf, 2, "/logs")
     )
+    gone = "the next start deletes its topologies and all data"
+    assert up_lines(conf, 2, "/logs", gone)[-1] == f"Ctrl-C stops the cluster; {gone}"
 
 
 def test_topologies_that_come_change_and_go_are_said_once() -> None:
