@@ -10,7 +10,7 @@ import pytest
 
 from sparkstorm.common.errors import InvalidConfigError, SparkStormError
 from sparkstorm.control_plane.scheduling.even import EvenScheduler
-from sparkstorm.extensions.laboratory import Scene, Sweep, generate, latex, sweep
+from sparkstorm.extensions.laboratory import Scene, Sweep, compare, generate, latex, sweep
 from sparkstorm.extensions.laboratory.form.solve import answer_to
 from sparkstorm.extensions.laboratory.optimum import distance
 from sparkstorm.notebook.bars import bars
@@ -253,3 +253,13 @@ def test_a_plug_in_that_prints_and_exits_has_an_answer_of_one_line(
     assert json.loads(answer) == {"error": "a: the scheduler failed, SystemExit: SystemExit(3)"}
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "good bye\n")
+
+
+@pytest.mark.slow
+def test_a_plug_in_that_prints_and_exits_has_its_row_in_any_number_of_processes() -> None:
+    name = f"{__name__}:Exits"
+    for processes in (1, 2):
+        found = swept(processes, schedulers=[name], seeds=[1, 2], shapes=["chain"])
+        assert [row["reason"] for row in found.rows] == ["SystemExit: 3"] * 2
+    (row,) = compare(generate(2, 1, 3, 1), [name])
+    assert row["reason"] == "SystemExit: 3"

@@ -529,7 +529,7 @@ def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
         after = scene.scheduled(name, conf)
     except SparkStormError as error:
         return {"scheduler": name, "reason": str(error)}
-    except Exception as error:  # user code
+    except (Exception, SystemExit) as error:  # user code
         return {"scheduler": name, "reason": f"{type(error).__name__}: {error}"}
     changes = moved(scene, after)
     row = {"scheduler": name, "placed": sum(change["before"] is None for change in changes)}

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from itertools import product
 from typing import Any
@@ -140,7 +140,7 @@ def job_rows(job: Mapping[str, Any]) -> list[Row]:
             row |= _judged(scene, name, job["conf"], job["timed"])
         except SparkStormError as error:
             row["reason"] = str(error)
-        except Exception as error:  # user code
+        except (Exception, SystemExit) as error:  # user code
             row["reason"] = f"{type(error).__name__}: {error}"
         rows.append(row)
     return rows
@@ -288,10 +288,13 @@ def _ask(child: subprocess.Popen[str], jobs: Sequence[Row], step: Step) -> list[
 
 
 def serve() -> None:
-    """Answer the jobs of standard input, a line of JSON each."""
+    """Answer the jobs of standard input, a line of JSON each. What a plug-in prints goes to the
+    standard error.
+    """
     for line in sys.stdin.readlines():
         try:
-            answer: Row = {"rows": job_rows(json.loads(line))}
+            with redirect_stdout(sys.stderr):
+                answer: Row = {"rows": job_rows(json.loads(line))}
         except SparkStormError as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), flush=True)
