@@ -263,3 +263,28 @@ def test_a_plug_in_that_prints_and_exits_has_its_row_in_any_number_of_processes(
         assert [row["reason"] for row in found.rows] == ["SystemExit: 3"] * 2
     (row,) = compare(generate(2, 1, 3, 1), [name])
     assert row["reason"] == "SystemExit: 3"
+
+
+class Clears(Faulty):
+    """A scheduler of a user that empties its view."""
+
+    def schedule(self, topologies: object, cluster: Any) -> None:
+        """Take all topologies away."""
+        cluster.topologies.clear()
+
+
+class Odd(Faulty):
+    """A scheduler of a user whose status is no text."""
+
+    def schedule(self, topologies: object, cluster: Any) -> None:
+        """Set it."""
+        cluster.status["topology-00000"] = object
+
+
+def test_a_plug_in_that_spoils_its_view_is_told_so() -> None:
+    scene = generate(2, 1, 3, 1).scheduled("even")
+    clears, odd = compare(scene, [f"{__name__}:Clears", f"{__name__}:Odd"])
+    assert clears["reason"] == (
+        "the scheduler took topology-00000 out of its view, which is to be read only"
+    )
+    assert odd["reason"] == "the scheduler gave <class 'object'> as a status: no text"

@@ -1,6 +1,6 @@
 """Schedulers for the laboratory by name, also classes of the caller's as `module:Class`. PURE."""
 
-from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.common.errors import FailedAssignTopologyError, InvalidConfigError, show
 from sparkstorm.control_plane.scheduling.catalogue import ALLOWED_KEY, scheduler_by_name
 from sparkstorm.control_plane.scheduling.per_topology import schedule_cells
 from sparkstorm.control_plane.scheduling.reconcile import check_answer
@@ -33,4 +33,13 @@ def schedule(scheduler: Scheduler, cluster: ClusterView) -> None:
     }
     usable = cluster.offered_slots() | cluster.used_slots().keys()
     schedule_cells(scheduler, cluster.topologies, cluster)
+    if gone := known.keys() - (cluster.assignments().keys() & cluster.topologies.keys()):
+        raise FailedAssignTopologyError(
+            f"the scheduler took {', '.join(sorted(gone))} out of its view, which is to be read only"
+        )
+    for words in (*cluster.status.values(), *cluster.refused.values()):
+        if not isinstance(words, str):
+            raise FailedAssignTopologyError(
+                f"the scheduler gave {show(words)} as a status: no text"
+            )
     check_answer(cluster.assignments(), known, usable)
