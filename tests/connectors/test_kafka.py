@@ -815,6 +815,7 @@ def test_wrong_names_of_headers_and_tombstones_are_one_sentence() -> None:
         ({"headers": 5}, "headers is 5; write the name of the field that gets them"),
         ({"registry": "http://r"}, r"registry is 'http://r'; write SchemaRegistry\(url\)"),
         ({"options": 5}, "options is 5; write librdkafka's options by name"),
+        ({"options": {"auto.offset.reset": "latest"}}, "options holds auto.offset.reset, which wo"),
     ):
         with pytest.raises(InvalidConfigError, match=f"^KafkaSource: {sentence}"):
             KafkaSource("h:1", "t", {"n": "bigint"}, **cast(Any, options))

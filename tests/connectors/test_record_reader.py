@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Message
 
 from sparkstorm.api import TopologyContext
+from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors import KafkaSource, SchemaRegistry
 from sparkstorm.connectors.kafka.client import KafkaClient
 from sparkstorm.connectors.kafka.partitions import TaskPartitions
@@ -137,3 +138,11 @@ def test_each_partition_is_one_tasks() -> None:
         parts.append(partitions.next)
     assert all(parts) and sum(map(len, parts)) == len(position)
     assert parts[0] | parts[1] | parts[2] == position
+
+
+@pytest.mark.parametrize("name", ["consumer", "producer"])
+def test_an_option_that_librdkafka_does_not_have_is_one_sentence(name: str) -> None:
+    client = KafkaClient("KafkaSource", "h:1", {"fetch.max": 5}, Secret("KafkaSource", None, None))
+    sentence = '^KafkaSource at h:1: options: No such configuration property: "fetch.max"'
+    with pytest.raises(InvalidConfigError, match=sentence):
+        getattr(client, name)("name", "earliest" if name == "consumer" else 0)

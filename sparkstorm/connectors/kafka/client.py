@@ -15,6 +15,15 @@ CALL_SECS = 10.0
 _SECRETS = frozenset(
     {"sasl.password", "ssl.key.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"}
 )
+# set for every client, and why a user's value is left out
+_OWN = {
+    "bootstrap.servers": "the address is the argument servers",
+    "auto.offset.reset": "the arguments start and lost say where to begin",
+    "enable.auto.commit": "positions are in the commit of the worker",
+    "enable.partition.eof": "ends of partitions are followed in any case",
+    "transactional.id": "its name belongs to the task",
+    "error_cb": "errors are counted and reported in any case",
+}
 
 
 class KafkaClient:
@@ -35,6 +44,11 @@ class KafkaClient:
             raise InvalidConfigError(
                 f"{what}: options holds the secret {held[0]}; name its place with password_file or password_env"
             )
+        if ours := sorted(_OWN.keys() & self._options.keys()):
+            raise InvalidConfigError(
+                f"{what}: options holds {ours[0]}, which would have no effect: {_OWN[ours[0]]}; drop it"
+            )
+        self._what = what
         self.servers = servers
         self.problem: Any = None  # the last error that belongs to no record
 
@@ -48,7 +62,7 @@ class KafkaClient:
             "auto.offset.reset": reset,
             "enable.partition.eof": True,
         }
-        return Consumer(self._conf(own))
+        return self._made(Consumer, own)
 
     def producer(self, name: str, batch: int) -> Any:
         """Return a producer of transactions under a name, with at most `batch` records in a
@@ -57,7 +71,20 @@ class KafkaClient:
         from confluent_kafka import Producer
 
         own = {"linger.ms": 2, "transactional.id": name}
-        return Producer(self._conf({**own, **({"batch.num.messages": batch} if batch else {})}))
+        return self._made(Producer, {**own, **({"batch.num.messages": batch} if batch else {})})
+
+    def _made(self, kind: Any, own: Mapping[str, Any]) -> Any:
+        """Return a client; InvalidConfigError for an option that librdkafka does not have."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            return kind(self._conf(own))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._INVALID_ARG:
+                raise
+            raise InvalidConfigError(
+                f"{self._what} at {self.servers}: options: {error.args[0].str()}"
+            ) from error
 
     def _conf(self, own: Mapping[str, Any]) -> dict[str, Any]:
         password = self._secret.read()
