@@ -149,6 +149,10 @@ class Stream:
             raise InvalidTopologyError(
                 f"key_by takes names of fields, as in key_by('user', 'city'), not {show(stray[0])}"
             )
+        if not keys:  # rows would go to any task
+            raise InvalidTopologyError(
+                "key_by has no field; name some, as in key_by('user', 'city')"
+            )
         return KeyedStream(self, keys)
 
     def window(self, shape: WindowShape, **options: Any) -> WindowedStream:

@@ -160,6 +160,7 @@ def test_merged_streams_and_other_streams_are_sides_too() -> None:
             lambda: orders().key_by(["user"]),  # type: ignore[arg-type]
             "key_by takes names of fields, as in key_by('user', 'city'), not ['user']",
         ),
+        (lambda: orders().key_by(), "key_by has no field; name some, as in key_by('user', 'city')"),
         (
             lambda: orders().join(users().key_by("user"), time="at_ms"),  # type: ignore[attr-defined]
             "a stream needs keys for join: write .key_by(...) before .join(...)",
@@ -169,7 +170,18 @@ def test_merged_streams_and_other_streams_are_sides_too() -> None:
             "a stream with keys has no filter: write .filter(...) before .key_by(...)",
         ),
     ],
-    ids=["option", "stream", "fields", "key", "lag", "no key", "list", "no keys", "keys"],
+    ids=[
+        "option",
+        "stream",
+        "fields",
+        "key",
+        "lag",
+        "no key",
+        "list",
+        "no field",
+        "no keys",
+        "keys",
+    ],
 )
 def test_a_wrong_chain_is_refused_in_a_sentence(make: Any, sentence: str) -> None:
     with pytest.raises(InvalidTopologyError) as error:
