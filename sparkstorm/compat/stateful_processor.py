@@ -26,9 +26,9 @@ from sparkstorm.api import (
 )
 from sparkstorm.api.function_components import require_pandas
 from sparkstorm.common.errors import show
+from sparkstorm.common.model.names import read_names
 from sparkstorm.common.model.values.codec import plain_scalar
 from sparkstorm.common.model.values.column_types import ColumnType, parse_columns, parse_type
-from sparkstorm.streams.names import read_names
 
 TimeMode = Literal["None", "ProcessingTime", "EventTime"]
 _MODES = ("None", "ProcessingTime", "EventTime")

@@ -8,13 +8,13 @@ from typing import Any, Literal, Self
 
 from sparkstorm.api import BasicOutputCollector, Duration, Timer, Tuple
 from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.names import unknown_field
 from sparkstorm.streams.joined_rows import (
     Channel,
     Fields,
     Sources,
 )
 from sparkstorm.streams.keyed_join import Key, KeyedJoin, state_place
-from sparkstorm.streams.names import unknown_field
 
 Deletes = Mapping[str, Any]
 

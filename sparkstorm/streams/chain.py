@@ -22,13 +22,13 @@ from sparkstorm.api.function_components import component_of, made_of
 from sparkstorm.api.functions import Declaration, WindowShape, row_of
 from sparkstorm.api.windows import TimeAware, late_stream_of
 from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.names import unknown_field
 from sparkstorm.common.model.topology import DEFAULT_STREAM
 from sparkstorm.common.model.topology import Stream as TopologyStream
 from sparkstorm.streams.as_of_join import AsOfJoinBolt
 from sparkstorm.streams.interval_join import IntervalJoinBolt
 from sparkstorm.streams.keyed_join import Kind
 from sparkstorm.streams.lookup import Fetch, LookupBolt
-from sparkstorm.streams.names import unknown_field
 
 Function = Callable[..., Any]
 Field = str | Mapping[str, str]  # a name, or, alone, types by name

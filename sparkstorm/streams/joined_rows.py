@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import Any
 
 from sparkstorm.common.errors import InvalidTopologyError
+from sparkstorm.common.model.names import unknown_field
 from sparkstorm.common.model.topology import DEFAULT_STREAM
-from sparkstorm.streams.names import unknown_field
 
 Sources = str | Sequence[str]
 Fields = Sequence[str] | Mapping[str, str]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from sparkstorm.api import BasicOutputCollector, TimedBolt
 from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.names import read_names, unknown_field
 from sparkstorm.common.model.topology import DEFAULT_STREAM
 from sparkstorm.common.model.values.codec import KEY_TYPES, KEYS, no_key
 from sparkstorm.streams.joined_rows import (
@@ -25,7 +26,6 @@ from sparkstorm.streams.joined_rows import (
     read_column,
     types_of,
 )
-from sparkstorm.streams.names import read_names, unknown_field
 
 Key = str | Sequence[str]
 Kind = Literal["inner", "left", "right", "full"]

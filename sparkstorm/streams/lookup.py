@@ -17,9 +17,9 @@ from typing import Any, Literal, Protocol
 from sparkstorm.api import Duration, Effects, OutputCollector, TopologyContext, Tuple
 from sparkstorm.api.components import GatheringBolt
 from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.model.names import read_names, unknown_field
 from sparkstorm.common.model.values.codec import KEY_TYPES, no_key
 from sparkstorm.streams.joined_rows import Fields
-from sparkstorm.streams.names import read_names, unknown_field
 
 Answers = Mapping[Any, Any]
 Snapshot = Mapping[Any, Any] | str | Path

@@ -1,5 +1,5 @@
 """Conversion of names of topologies, components and hosts to names of nodes and files, and of any
-text or count to a readable line.
+text or count to a readable line; checks of names that a user gives.
 """
 
 from __future__ import annotations
@@ -7,8 +7,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
+from typing import Any
 from urllib.parse import quote, unquote
+
+from sparkstorm.common.errors import InvalidTopologyError, show
 
 MAX_FILE_NAME_BYTES = 180  # file systems take 255; a slot and an ending are added
 _SAFE = "()#:$<>@"
@@ -98,3 +103,23 @@ def driver_of_node(node: str) -> int:
     """Return the number of the driver that a node belongs to."""
     _, _, number = node.rpartition("@")
     return int(number) if "@" in node and number.isascii() and number.isdecimal() else 1
+
+
+def read_names(owner: str, what: str, given: Any) -> tuple[str, ...]:
+    """Return a name, or a sequence of names, as a tuple; InvalidTopologyError for anything else."""
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise InvalidTopologyError(
+            f"{owner}: {what} is {show(given)}; write a name, or a list of names"
+        )
+    return tuple(names)
+
+
+def unknown_field(name: str, source: str, fields: Iterable[str]) -> str:
+    """Return the end of a sentence about a field that a source does not have: with the name that
+    was meant, if one is near, else with all of them.
+    """
+    known_fields = list(fields)
+    near = get_close_matches(name, known_fields, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(known_fields) or 'none'}"
+    return f"'{name}', which is no field of '{source}': {hint}"
