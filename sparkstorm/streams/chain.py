@@ -102,14 +102,8 @@ class Stream:
 
     if not TYPE_CHECKING:  # a type checker knows each name
 
-        def __getattr__(self, name: str) -> Any:
-            """Name the step that a stream has with keys alone."""
-            _refuse_step(
-                self,
-                name,
-                KeyedStream,
-                "a stream needs keys for {0}: write .key_by(...) before .{0}(...)",
-            )
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_step(self, name)
 
     def map(
         self, function: Function, *outputs: Field, name: str = "", parallelism: int = 1
@@ -283,14 +277,8 @@ class KeyedStream:
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            """Name the step that a stream has without keys alone."""
-            _refuse_step(
-                self,
-                name,
-                Stream,
-                "a stream with keys has no {0}: write .{0}(...) before .key_by(...), or .through(...)",
-            )
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_step(self, name)
 
     def update(
         self,
@@ -483,12 +471,17 @@ def _name(of: Any, name: str) -> str:
     return function_name
 
 
-def _refuse_step(stream: Any, name: str, other: type, sentence: str) -> NoReturn:
-    """Raise InvalidTopologyError for a step of the other kind of streams."""
-    if not name.startswith("_") and hasattr(other, name):
-        raise InvalidTopologyError(sentence.format(name))
-    kind = type(stream).__name__
-    raise AttributeError(f"'{kind}' object has no attribute '{name}'", name=name, obj=stream)
+def _no_step(stream: Any, name: str) -> AttributeError:
+    """Return the error of a step that a stream does not have, with the remedy where streams with or
+    without keys have it. An AttributeError: hasattr and copies ask for names too.
+    """
+    words = f"'{type(stream).__name__}' object has no attribute '{name}'"
+    if not name.startswith("_"):
+        if hasattr(KeyedStream, name):
+            words = f"a stream needs keys for {name}: write .key_by(...) before .{name}(...)"
+        elif hasattr(Stream, name):
+            words = f"a stream with keys has no {name}: write .{name}(...) before .key_by(...), or .through(...)"
+    return AttributeError(words, name=name, obj=stream)
 
 
 def _check_plain(who: str, function: Any) -> None:
