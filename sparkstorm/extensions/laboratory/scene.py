@@ -439,8 +439,9 @@ def checked_whole(number: int, name: str, most: int = 2**31 - 1, least: int = 1)
 
 def is_amount(value: object) -> TypeGuard[float]:
     """Return whether a value is a finite number of 0 or more; True and texts are none."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return is_number and 0.0 <= float(value) < math.inf  # type: ignore[arg-type]
+    return (
+        isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) < math.inf
+    )
 
 
 def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyView:
