@@ -181,7 +181,7 @@ class Paced(ReplayableSpout):
     as latency.
     """
 
-    outputs = ("due_us",)
+    outputs: tuple[str, ...] = ("due_us",)
 
     def __init__(self, per_second: int, seconds: float) -> None:
         self._every_us = 1_000_000 // per_second
@@ -222,11 +222,52 @@ class Paced(ReplayableSpout):
 class Relay(BasicBolt):
     """Passes values on."""
 
-    outputs = ("due_us",)
+    outputs: tuple[str, ...] = ("due_us",)
 
     def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
         """Emit what came."""
         collector.emit(tup.values)
+
+
+class PacedKeys(Paced):
+    """Emits two keys, drawn independently by Zipf's law, and a text with each moment."""
+
+    outputs = ("due_us", "one", "two", "text")
+    most_at_once = 64  # a source that is late leaves the others their turns
+
+    def __init__(self, per_second: int, size: int, keys: int = 1000) -> None:
+        super().__init__(per_second, 1e6)
+        self._size = size
+        self._keys = keys
+
+    def open(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector
+    ) -> None:
+        """Draw the keys and texts once."""
+        super().open(conf, context, collector)
+        drawn = Random(self._size)
+        weights = [1 / rank for rank in range(1, self._keys + 1)]
+        pairs = zip(*(drawn.choices(range(self._keys), weights, k=8191) for _ in "12"), strict=True)
+        # none compresses
+        texts = [b64encode(drawn.randbytes(self._size))[: self._size].decode() for _ in range(16)]
+        self._rows = [(*pair, texts[number % 16]) for number, pair in enumerate(pairs)]
+
+    def next_tuple(self) -> None:
+        """Emit what is due, up to a limit."""
+        now_us = time.time_ns() // 1000
+        for _ in range(self.most_at_once):
+            due = self._start_us + self._sent * self._every_us
+            if due > now_us:
+                return
+            row = self._rows[self._sent % len(self._rows)]
+            self._collector.emit((due, *row), self._sent)
+            self._sent += 1
+
+
+class RelayKeys(Relay):
+    """Passes rows with keys on."""
+
+    outputs = PacedKeys.outputs
 
 
 class Latencies(StatefulBolt):
@@ -267,6 +308,20 @@ def paced_chain(per_second: int, seconds: float) -> Topology:
     builder.set_bolt("relay1", Relay(), 2).custom_grouping("paced", OtherWorker())
     builder.set_bolt("relay2", Relay(), 2).custom_grouping("relay1", OtherWorker())
     builder.set_bolt("sink", Latencies(), 2).custom_grouping("relay2", OtherWorker())
+    return builder.build()
+
+
+def keyed_chains(chains: Sequence[tuple[int, int]]) -> Topology:
+    """For each rate and size of a text: spout -> relay by one key -> relay by the other ->
+    latencies by the first; two tasks of each bolt.
+    """
+    builder = TopologyBuilder()
+    for number, (per_second, size) in enumerate(chains, 1):
+        spout, one, two = (f"{name}{number}" for name in ("paced", "one", "two"))
+        builder.set_spout(spout, PacedKeys(per_second, size), 1)
+        builder.set_bolt(one, RelayKeys(), 2).fields_grouping(spout, "one")
+        builder.set_bolt(two, RelayKeys(), 2).fields_grouping(one, "two")
+        builder.set_bolt(f"sink{number}", Latencies(), 2).fields_grouping(two, "one")
     return builder.build()
 
 

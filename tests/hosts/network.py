@@ -156,6 +156,12 @@ class Host:
             os.chown(each, self.user.number, self.user.number, follow_symlinks=False)
 
     @property
+    def pid(self) -> int:
+        """Return the number that its first process has outside."""
+        assert self._spaces is not None, f"{self.name} is off"
+        return self._spaces.pid
+
+    @property
     def is_on(self) -> bool:
         """Return whether it is up."""
         return self._spaces is not None
@@ -302,6 +308,12 @@ class Host:
         self.speed_up()
         self._wire = self._network.wire(f"p{self._number}", f"w{self._number}", milliseconds, loss)
 
+    def limit(self, rate: str) -> None:
+        """Let it send and get no more than that ("1gbit"), by the traffic control `tbf`."""
+        shape = ["root", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
+        self._configure("tc", "qdisc", "replace", "dev", "eth0", *shape)
+        self._network.run("tc", "qdisc", "replace", "dev", f"p{self._number}", *shape)
+
     def _end_wire(self) -> None:
         if self._wire is not None:
             self._wire.terminate()
@@ -416,8 +428,12 @@ class Network:
 
     def ip(self, *words: str) -> None:
         """Configure the bridge."""
+        self.run("ip", *words)
+
+    def run(self, *command: str) -> None:
+        """Run a command where the bridge and its ports are."""
         subprocess.run(
-            self._bridge.inside(["ip", *words]),
+            self._bridge.inside(command),
             check=True,
             stdin=subprocess.DEVNULL,
             timeout=_SECONDS,
