@@ -338,7 +338,7 @@ def _tell(results: Replay, told: Collection[ReplayWarning]) -> tuple[ReplayWarni
         - {(warning.component, warning.cause) for warning in now}
     ):
         print(
-            f"note: component '{cause[0]}': no longer \"{cause[1]}\": the tasks of this run gave no reason for it",
+            f"note: component '{cause[0]}': the warning of \"{cause[1]}\" does not hold for this run",
             flush=True,
         )
     return now
