@@ -174,9 +174,13 @@ def _full(source: Fixed) -> None:
             progress = {slot: deepcopy(of) for slot, of in each.look.progress.items()}
             for counts in (c for of in progress.values() for c in of.counts_by_task.values()):
                 counts.store_us = 900_000 if counts.component == "lines" else 0
+                counts.is_exhausted = False
             beats = tuple(replace(beat, stats={"store_percent": 97}) for beat in each.beats)
             look = replace(each.look, progress=progress)
-            found[id] = replace(each, look=look, beats=beats)
+            problem = (
+                "work stands still: Redis is at 97% of its maxmemory, and spouts pause from 60% on"
+            )
+            found[id] = replace(each, look=look, beats=beats, problems=(problem,))
         return replace(reading, topologies=found)
 
     source.change = change
@@ -541,7 +545,7 @@ STATES: dict[str, Callable[[], Any]] = {
     "zookeeper": lambda: _with("zookeeper", _zookeeper, "No news from the cluster"),
     "redis": lambda: _with("redis", _redis, "does not answer"),
     "leader": lambda: _with("leader", _leader, "No Nimbus leads"),
-    "full": lambda: _with("full", _full, "of its memory", "(Redis is full)"),
+    "full": lambda: _with("full", _full, "at 97% of its maxmemory", "(Redis is full)"),
     "deactivated": _deactivated,
     "killed": lambda: _with("killed", _killed, "KILLED"),
     "read-only": _read_only,

@@ -5,13 +5,15 @@ cost.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sparkstorm.api import BasicOutputCollector, Duration, TopologyBuilder, WindowedBolt
 from sparkstorm.common.errors import NotAliveError, StoreUnavailableError
-from sparkstorm.control_plane.insight.records import to_json
+from sparkstorm.control_plane.insight.cluster_views import cluster_view
+from sparkstorm.control_plane.insight.records import CulpritView, to_json
 from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.testing import FeederSpout, LocalCluster
 from tests.insight.watched import watched
@@ -212,6 +214,26 @@ def test_a_killed_topology_leaves_the_model() -> None:
             run.sampler.cluster().topologies == {}
             and run.sampler.cluster().sentence == "No topology runs here."
         )
+
+
+def test_a_topology_at_its_limit_is_named_among_several_that_are_well() -> None:
+    with watched() as run:
+        run.feed(5)
+        words = run.sampler.topology("words")
+        held = CulpritView("redis", "lines", "lines is held back 87% of the time (Redis is full)")
+        sentence = f"orders runs at its limit: {held.sentence}"
+        orders = replace(words, id="orders-1", name="orders", sentence=sentence, is_drained=False)
+        slowed = replace(orders, culprits=(held,))
+        reading = run.cluster.source().read()
+        reports = [
+            cluster_view(reading, {words.id: words, orders.id: view}, 1).sentence
+            for view in (orders, slowed, replace(slowed, is_drained=True))
+        ]
+        assert reports == [
+            "2 topologies keep up.",
+            f"1 of 2 topologies is at its limit: {sentence}.",
+            "2 topologies keep up.",
+        ]
 
 
 class Windows(WindowedBolt):

@@ -99,6 +99,11 @@ def _sentence(reading: StoreReading, topologies: Mapping[str, TopologyReport], a
         return f"{about}: {sentences[0]}"
     if len(views) == 1:
         return f"{views[0].sentence}."
+    running = [view for view in views if view.status not in _REST and not view.is_drained]
+    slowed = [view for view in running if view.culprits]
+    if slowed:
+        are = "is at its limit" if len(slowed) == 1 else "are at their limits"
+        return f"{len(slowed)} of {counts} {are}: {slowed[0].sentence}."
     resting = Counter(_REST[view.status] for view in views if view.status in _REST)
     well = len(views) - resting.total()
     parts = [f"{well:,} {'keeps' if well == 1 else 'keep'} up"] if well else []
