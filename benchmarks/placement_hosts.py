@@ -1,21 +1,22 @@
 """Runs one topology under several schedulers on emulated hosts, and tables what crosses between them.
 
-    python -m benchmarks.placement_hosts [--rounds 5] [--rate 1200] [--parts 6 2 1] [SCHEDULER ...]
+    python -m benchmarks.placement_hosts [--rounds 5] [--rate 1200] [--workers 3] [SCHEDULER ...]
 
 Three chains (spout, relay by one key, relay by another, latencies by the first; keys by Zipf's law)
-emit these parts of the rate, of rows with 400, 200 and 100 bytes of text. In each round every
-scheduler places them once, for three workers on three hosts with two slots each. `traffic` has a
-row for its first placement, which goes by edges alone, and one for that of its plan, which takes a
-minute of measurements; without a plan that pays both are of one placement.
+emit `--parts` of the rate, of rows with 400, 200 and 100 bytes of text. In each round every
+scheduler places them once, on three hosts with two slots each. `traffic` has a row for its first
+placement, which goes by edges alone, and one for that of its plan, which takes a minute of
+measurements; without a plan that pays both are of one placement, as with a worker for each chain.
 
 The hosts are those of `make hosts` (root, Linux): namespaces of one machine. A process adds 1 ms to
 each frame from and to a worker host, `tc` limits its link to 1 Gb/s. Not emulated: the hosts share
 the machine's cores, also with Redis, ZooKeeper and Spark. One Redis (`topology.cells` would take
 several, none on a worker's host) carries all tuples between workers, also those of one host. So a
-placement changes what is passed by reference within a worker. `between hosts` is the part of
-`between workers` whose receiver is on another host. `on the wires` is what the interfaces of worker
-hosts have sent and received: rows twice, commits, polls. CPU is that of workers. At a rate that
-they cannot carry acked/s is the greatest throughput, and latencies are a backlog's.
+placement changes what is passed by reference within a worker. `through Redis` has the rows that
+workers wrote for each other, and the few that a commit left for themselves; `between hosts` those
+for other hosts; `on the wires` all that the interfaces of worker hosts have sent and received: rows
+twice, commits, polls. CPU is that of workers. At a rate that they cannot carry acked/s is the
+greatest throughput, and latencies are a backlog's.
 """
 
 from __future__ import annotations
@@ -49,16 +50,12 @@ SCHEDULERS = ("default", "even", "resource-aware", "traffic")
 SIZES = (400, 200, 100)  # bytes of a row's text
 WARM_S = 8.0
 PLAN_S = 100.0  # measurements need a minute, and Nimbus a round
-SETTINGS = ("supervisor.cpu.capacity=100", "traffic.scheduler.period.secs=60")
-CONF = {
-    "topology.workers": 3,
-    "topology.max.spout.pending": 2000,
-    # resource-aware makes workers by their memory: so it has ten executors in each
-    "topology.worker.max.heap.size.mb": 1280,
-}
+EXECUTORS = 24  # with ackers, which ask for as much as others: 10 % of a core and 128 MiB
+# above an even share, for which hosts have CPU and workers memory, by which resource-aware goes
+SPARE = 2
 COLUMNS = {
     "between_hosts_kb": ("between hosts kB/s", "{:,.0f}"),
-    "between_workers_kb": ("between workers kB/s", "{:,.0f}"),
+    "redis_kb": ("through Redis kB/s", "{:,.0f}"),
     "wires_kb": ("on the wires kB/s", "{:,.0f}"),
     "cpu_us": ("CPU us/tuple", "{:,.0f}"),
     "p50_ms": ("p50 ms", "{:,.1f}"),
@@ -90,7 +87,7 @@ def look(cluster: ClusterClient) -> Look:
     handle = cluster.topology(NAME)
     now, acked = time.monotonic(), handle.progress().acked
     assignment = cluster.state.read_assignment(handle.topology_id)
-    assert assignment is not None
+    assert assignment is not None, cluster.service.problems_of(handle.topology_id)
     pids: defaultdict[str, list[int]] = defaultdict(list)
     slots, hosts = set(assignment.slot_by_executor.values()), assignment.host_by_node
     for beat in handle.beats():
@@ -146,11 +143,9 @@ class Chains:
         ticks = wires = 0
         for host in self._workers:
             for pid in found["pids"].get(host.name, ()):
-                # the number of a process on its host
                 stat = Path(f"/proc/{host.pid}/root/proc/{pid}/stat").read_text()
                 ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
-            lines = Path(f"/proc/{host.pid}/net/dev").read_text().splitlines()
-            (counts,) = [line.split(":")[1].split() for line in lines if "eth0:" in line]
+            counts = Path(f"/proc/{host.pid}/net/dev").read_text().partition("eth0:")[2].split()
             wires += int(counts[0]) + int(counts[8])
         return found | {"hosts_at": time.monotonic(), "ticks": ticks, "wires": wires}
 
@@ -159,10 +154,9 @@ class Chains:
         acked, and in which no executor was moved and no worker ended.
         """
         while True:
-            before = after = self.look()
-            while not (after["is_running"] and after["acked"] > before["acked"]):
+            acked = self.ask("look")["acked"]
+            while not ((now := self.ask("look"))["is_running"] and now["acked"] > acked):
                 time.sleep(0.5)
-                after = self.look()
             time.sleep(WARM_S)
             before = self.look()
             time.sleep(seconds)
@@ -172,8 +166,8 @@ class Chains:
 
     def wait_for_plan(self) -> None:
         """Wait until executors are moved, or for so long that no plan has paid."""
-        places, end = self.look()["places"], time.monotonic() + PLAN_S
-        while time.monotonic() < end and self.look()["places"] == places:
+        places, end = self.ask("look")["places"], time.monotonic() + PLAN_S
+        while time.monotonic() < end and self.ask("look")["places"] == places:
             time.sleep(1)
 
 
@@ -189,7 +183,7 @@ def values_of(before: Look, after: Look) -> dict[str, Any]:
         placement[slot].append(component)
     return {
         "between_hosts_kb": hosts / seconds / 1000,
-        "between_workers_kb": workers / seconds / 1000,
+        "redis_kb": workers / seconds / 1000,
         "wires_kb": (after["wires"] - before["wires"]) / hosts_s / 1000,
         "cpu_us": cores / acked * 1e6,
         "p50_ms": quantile(steps, 0.5),
@@ -201,9 +195,8 @@ def values_of(before: Look, after: Look) -> dict[str, Any]:
 
 
 def crossing(before: Look, after: Look) -> tuple[float, float]:
-    """Return the bytes that workers wrote for each other, which are exact, and of these those for
-    other hosts. They are divided by what the receivers took in: exact here, since the keys of a hop
-    do not depend on those of the hop before.
+    """Return the bytes of rows that workers wrote, which are exact, and of these those for other
+    hosts: divided by what the receivers took in, since keys of a hop are drawn by themselves.
     """
     receivers: defaultdict[str, list[tuple[str, str, int]]] = defaultdict(list)
     for task, (component, host, slot) in after["places"].items():
@@ -225,7 +218,13 @@ def crossing(before: Look, after: Look) -> tuple[float, float]:
 def run(chains: Chains, scheduler: str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Place the chains by a scheduler; return the values by row of the table."""
     rates = [max(1, options.rate * part // sum(options.parts)) for part in options.parts]
-    chains.ask("submit", rates, {**CONF, "topology.scheduler": scheduler})
+    conf = {
+        "topology.workers": options.workers,
+        "topology.scheduler": scheduler,
+        "topology.max.spout.pending": 2000,
+        "topology.worker.max.heap.size.mb": 128 * (EXECUTORS // options.workers + SPARE),
+    }
+    chains.ask("submit", rates, conf)
     try:
         if scheduler != "traffic":
             return {scheduler: chains.window(options.seconds)}
@@ -260,6 +259,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of a window, below 40")
     parser.add_argument("--rate", type=int, default=1200, help="rows a second of all spouts")
     parser.add_argument("--parts", type=int, nargs=3, default=(6, 2, 1), help="of the chains")
+    parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "placement_hosts.jsonl")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -276,9 +276,10 @@ def main() -> None:
         Lab(Path(folder), keepers=1, drivers=1) as lab,
         options.results.open("a") as file,
     ):
-        head = machine() | {"rate": options.rate, "parts": options.parts}
-        print(json.dumps(head), file=file, flush=True)
-        lab.cluster("d1", SLOTS, *(word for each in SETTINGS for word in ("-c", each)))
+        asked = {name: getattr(options, name) for name in ("rate", "parts", "workers")}
+        print(json.dumps(machine() | asked), file=file, flush=True)
+        capacity = f"supervisor.cpu.capacity={10 * (EXECUTORS // options.workers + SPARE)}"
+        lab.cluster("d1", SLOTS, "-c", capacity, "-c", "traffic.scheduler.period.secs=60")
         lab.share_connection("d1", [])
         for worker in lab.workers:
             worker.slow_down(1.0)
