@@ -94,6 +94,7 @@ EFFECTS = {
 # the real clock; values may be dates; and what is drawn from a seed alone
 EFFECTS_ALLOWED = {
     "common/clock.py": {"time"},
+    "common/model/values/declared_values.py": {"datetime"},
     "common/model/values/keys.py": {"datetime"},
     "common/model/values/value_types.py": {"datetime"},
     "common/grouping/hashing.py": {"datetime"},

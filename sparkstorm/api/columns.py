@@ -22,6 +22,7 @@ _ALIASES = {
     "float": "float", "double": "double", "string": "string", "binary": "binary",
     "date": "date32",
 }  # fmt: skip
+WHOLE = ("tinyint", "smallint", "int", "bigint")
 
 
 class BatchCollector(BasicOutputCollector, Protocol):
@@ -153,12 +154,34 @@ def is_of_type(kind: Any, declared: str) -> bool:
         "date": pa.types.is_date,
         "string": lambda t: pa.types.is_string(t) or pa.types.is_large_string(t),
     }
-    checks |= dict.fromkeys(("tinyint", "smallint", "int", "bigint"), pa.types.is_integer)
+    checks |= dict.fromkeys(WHOLE, pa.types.is_integer)
     checks |= dict.fromkeys(
         ("float", "double"), lambda t: pa.types.is_floating(t) or pa.types.is_integer(t)
     )
     checks["timestamp"] = lambda t: pa.types.is_timestamp(t) and t.tz is not None
     return bool(pa.types.is_null(kind) or checks.get(declared, lambda t: True)(kind))
+
+
+def holds_all(kind: ColumnType, column: Any) -> bool:
+    """Return whether a declared type holds each value of an Arrow column; False also where only
+    the values themselves could tell.
+    """
+    import pyarrow as pa
+
+    wanted = arrow_type(kind)
+    if column.type == wanted or pa.types.is_null(column.type):
+        return True
+    if kind.name == "float" or kind.parts or not is_of_type(column.type, kind.name):
+        return False
+    if kind.name in ("boolean", "string", "binary", "date"):
+        return True
+    if kind.name not in (*WHOLE, "double"):
+        return False
+    try:
+        column.cast(wanted)
+    except pa.ArrowInvalid:  # a number beyond its range
+        return False
+    return True
 
 
 def rows_of(batch: RecordBatch) -> list[tuple[Any, ...]]:

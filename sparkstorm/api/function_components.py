@@ -9,6 +9,7 @@ import dis
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -16,7 +17,7 @@ from typing import Any
 
 from sparkstorm.api.async_bolts import AsyncBolt, check_capacity
 from sparkstorm.api.collector import BasicOutputCollector, SpoutOutputCollector
-from sparkstorm.api.columns import BatchCollector, ColumnBolt, arrow_type, is_of_type, rows_of
+from sparkstorm.api.columns import WHOLE, BatchCollector, ColumnBolt, arrow_type, rows_of
 from sparkstorm.api.components import BasicBolt, Conf, Outputs, ReplayableSpout, StatefulBolt
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.functions import (
@@ -32,7 +33,7 @@ from sparkstorm.api.value_columns import is_value_type, plain_values
 from sparkstorm.api.windows import Count, FoldingBolt, Window, WindowedBolt
 from sparkstorm.common.errors import InvalidTopologyError, show
 from sparkstorm.common.model.tuples import Source, Tuple
-from sparkstorm.common.model.values.column_types import ANY, parse_type
+from sparkstorm.common.model.values.declared_values import declared_fields
 
 _PARAMETERS = {
     "bolt": ("tup", "state"),
@@ -40,7 +41,6 @@ _PARAMETERS = {
     "fold": ("accumulator", "tup"),
     "spout": (),
 }
-_WHOLE = ("tinyint", "smallint", "int", "bigint")
 _YIELDING = ("bolt", "windowed")
 _OF_ASYNC = ("capacity", "timeout", "ordered")
 _OF_STATE = (
@@ -122,9 +122,9 @@ class BatchFunctionBolt(_OfFunction, ColumnBolt):
         """Refuse frames of pandas where it is not installed, and read the declared types."""
         if self.frame == "pandas":
             require_pandas(f"component '{context.component_id}': frame=\"pandas\"")
-
-        declared = self.outputs.values() if isinstance(self.outputs, Mapping) else ()
-        self._kinds = {n: parse_type(kind) for n, kind in enumerate(declared) if kind != ANY}
+        types = self.outputs if isinstance(self.outputs, Mapping) else {}
+        declared = declared_fields(tuple(types), types)
+        self._whole = {place: kind for place, kind, _ in declared if kind.name in WHOLE}
 
     def execute_batch(self, batch: Any, source: Source, collector: BatchCollector) -> None:
         """Emit what the function yields for each `batch` rows."""
@@ -167,31 +167,21 @@ class BatchFunctionBolt(_OfFunction, ColumnBolt):
             raise ValueError(
                 f"{_named(self.function)} yields a frame without the field '{missing}'; it has {', '.join(names) or 'no columns'}"
             )
-        frame = self._typed(frame.select(list(self.outputs)))
+        frame = self._with_whole(frame.select(list(self.outputs)))
         for batch in frame.to_batches() if isinstance(frame, pa.Table) else [frame]:
             collector.emit_batch(batch)
 
-    def _typed(self, frame: Any) -> Any:
-        """Return a frame whose columns fit the declared types. pandas has floats where whole
-        numbers are next to None: they are whole numbers again.
+    def _with_whole(self, frame: Any) -> Any:
+        """Return a frame whose whole numbers are no floats: pandas has these where None is next to
+        a number.
         """
         import pyarrow as pa
 
-        for place, kind in self._kinds.items():
-            column = frame.column(place)
-            if is_value_type(column.type) or is_of_type(column.type, kind.name):
-                continue
-            try:
-                if not (kind.name in _WHOLE and pa.types.is_floating(column.type)):
-                    raise ValueError(f"{column.type}")
-                frame = frame.set_column(
-                    place, frame.schema.names[place], column.cast(arrow_type(kind))
-                )
-            except ValueError as error:
-                name = frame.schema.names[place]
-                raise ValueError(
-                    f"{_named(self.function)} yields a frame whose field '{name}' is no {kind}: {error}"
-                ) from error
+        for place, kind in self._whole.items():
+            if pa.types.is_floating(frame.schema.types[place]):
+                with suppress(pa.ArrowInvalid):  # a fraction, which the emission refuses by name
+                    column = frame.column(place).cast(arrow_type(kind))
+                    frame = frame.set_column(place, frame.schema.names[place], column)
         return frame
 
 

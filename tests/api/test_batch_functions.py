@@ -114,6 +114,11 @@ def of_halves(batch: Any) -> Any:
     yield pa.table({"id": batch.column("id"), "score": [0.5] * batch.num_rows})
 
 
+@bolt({"id": "bigint", "score": "tinyint"}, batch=16, frame="arrow")
+def of_bytes(batch: Any) -> Any:
+    yield pa.table({"id": batch.column("id"), "score": [300] * batch.num_rows})
+
+
 def test_floats_of_a_frame_are_the_whole_numbers_that_are_declared() -> None:
     done = complete_topology(topology(of_floats), {"texts": ROWS[:3]})["score"]
     assert repr(sorted(done)) == "[(0, None), (1, 1), (2, 2)]"
@@ -122,8 +127,9 @@ def test_floats_of_a_frame_are_the_whole_numbers_that_are_declared() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (of_text, "yields a frame whose field 'score' is no bigint: string"),
-        (of_halves, "yields a frame whose field 'score' is no bigint: Float value 0.5"),
+        (of_text, "component 'score', stream 'default', field 'score': 'text 0' is no bigint"),
+        (of_halves, "component 'score', stream 'default', field 'score': 0.5 is no bigint"),
+        (of_bytes, "component 'score', stream 'default', field 'score': 300 is no tinyint"),
         (without_score, "yields a frame without the field 'score'; it has id, text"),
         (no_frame, "yields [1, 2]; yield a RecordBatch or Table"),
     ],

@@ -399,6 +399,49 @@ class _Failing(StatefulBolt):
             raise ValueError(f"no {number}")
 
 
+class _Typed(_Failing):
+    """Bolt with declared types on two streams."""
+
+    types: Any = {"word": "string", "n": "bigint", "rest": "any", "parts": "array<tinyint>"}  # noqa: RUF012
+    outputs: Any = {"default": types, "side": types}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("stream", ["default", "side"])
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (("w", 1, object, [1, None]), "field 'rest': a value of type type"),
+        (("w", 2**70, 1, []), f"field 'n': {2**70} is no bigint, as the field is declared"),
+        (["w", True, 1, []], "field 'n': True is no bigint"),
+        ((1, 1, 1, []), "field 'word': 1 is no string"),
+        (("w", 1, 1, (1, 300)), "field 'parts': [1, 300] is no array<tinyint>"),
+        (("w", 1, 1), "emitted 3 values for 4 fields"),
+        ("abcd", "emit needs a list of values"),
+    ],
+)
+def test_values_of_other_types_than_declared_are_refused(
+    row: Any, problem: str, stream: str, each_core: str
+) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", _Streams())
+    builder.set_bolt("typed", _Typed(), inputs="spout")
+    builder.set_bolt("end", _Failing()).global_grouping("typed", stream)
+    made = build_routes(
+        builder.build(), "typed", 2, {"end": [3]}, Codec(), 5, {}, own_targets(frozenset())
+    )
+    emitter = Emitter("typed", made, is_strict=False)
+    emit = fast_emit(emitter)
+    emit((None, None, 2**70, None), stream)
+    emit(["w", np.int64(3), None, [1, None]], stream)
+    with pytest.raises(SparkStormError, match=re.escape(problem)):
+        emit(row, stream)
+    (target,) = made[stream].targets
+    assert [values for values, *_ in target.rows] == [
+        (None, None, 2**70, None),
+        ("w", 3, None, [1, None]),
+    ]
+
+
 def test_failing_calls_leave_no_trace_and_kept_tuples_stay(each_core: str) -> None:
     emitter, state, source = (
         emitter_of("fields"),

@@ -69,7 +69,8 @@ class Stream:
     """Declared output: field names in order, or types by field. A direct stream's producer names
     the receiving task.
 
-    Types are those of Spark's SQL ("bigint", "array<string>"), or "any".
+    Types are those of Spark's SQL ("bigint", "array<string>"), or "any". A bolt's row with a value
+    of another type fails its input.
     """
 
     fields: tuple[str, ...]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkstorm.api.columns import ColumnBolt, batch_of, check_batch, rows_of
+from sparkstorm.api.columns import ColumnBolt, batch_of, check_batch, holds_all, rows_of
 from sparkstorm.api.value_columns import plain_values
 from sparkstorm.common.errors import CodecError, InvalidTopologyError
 from sparkstorm.common.grouping.routes import Rows, place_of
@@ -142,7 +142,8 @@ class BatchEmitter:
         if stream not in self._divide_by_stream:
             self._divide_by_stream[stream] = dividers_of(route)
         dividers = self._divide_by_stream[stream]
-        if plain is None or dividers is None or not emitter.takes_pieces:
+        is_typed = all(holds_all(kind, batch.column(n)) for n, kind, _ in route.declared)
+        if plain is None or dividers is None or not emitter.takes_pieces or not is_typed:
             for values in self._rows(batch, route):
                 emitter.emit(values, stream)
             return

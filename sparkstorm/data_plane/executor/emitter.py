@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.api.functions import ONE_VALUE
-from sparkstorm.common.errors import CodecError, InvalidTopologyError
+from sparkstorm.common.errors import CodecError, InvalidTopologyError, show
 from sparkstorm.common.grouping.load_ring import LoadRing
 from sparkstorm.common.grouping.routes import (
     MakeTarget,
@@ -34,6 +34,7 @@ from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.topology import BAD_STREAM, DEFAULT_STREAM, Grouping, Topology
 from sparkstorm.common.model.tuples import Roots, Source
 from sparkstorm.common.model.values.codec import Codec, is_plain
+from sparkstorm.common.model.values.declared_values import declared_fields, row_check
 from sparkstorm.common.model.values.metric_values import MetricValue
 from sparkstorm.data_plane.executor.output_clock import OutputClock
 
@@ -73,10 +74,14 @@ class Route:
         "direct_outputs",
         "is_direct",
         "subscriptions",
+        "declared",
+        "holds",
         "_codec",
     )
 
-    def __init__(self, source: Source, codec: Codec, is_direct: bool) -> None:
+    def __init__(
+        self, source: Source, codec: Codec, is_direct: bool, types: Mapping[str, str] | None = None
+    ) -> None:
         self.source = source
         self.width = len(source.fields)
         # the one picker of a stream with one subscriber: the fast path
@@ -88,6 +93,9 @@ class Route:
         self.direct_outputs: dict[int, OutputClock] = {}
         self.is_direct = is_direct
         self.subscriptions: list[RouteSubscription] = []
+        # As a batch job writes them: a value of another type would end it after a quiet live run.
+        self.declared = declared_fields(source.fields, types or {})
+        self.holds = row_check(self.declared) if self.declared else None
         self._codec = codec
 
     @property
@@ -163,6 +171,12 @@ class Route:
                 normal.append(self._codec.normalise(value))
             except CodecError as error:
                 raise CodecError(f"{where}, field '{field}': {error}") from error
+        for place, kind, holds in self.declared:
+            if not holds(normal[place]):
+                raise CodecError(
+                    f"{where}, field '{self.source.fields[place]}': {show(normal[place])} is no {kind}, "
+                    "as the field is declared; emit one, or declare another type ('any' for several)"
+                )
         return tuple(normal)
 
 
@@ -218,7 +232,9 @@ class Emitter:
                 raise InvalidTopologyError(
                     f"component '{self.component}' emitted more than {MAX_ROWS_PER_TUPLE:,} rows for the inputs of one turn"
                 )
-        elif not all(map(is_plain, values)):
+        elif not all(map(is_plain, values)) or (
+            route.holds is not None and not route.holds(values)
+        ):
             values = route.checked(values)
         pick = route.pick
         if pick is None:
@@ -398,9 +414,23 @@ def fast_emit(emitter: Emitter) -> Callable[..., None]:
     others = {
         stream: _core_emit(emitter, stream, {})
         for stream in emitter.routes
-        if stream not in (DEFAULT_STREAM, BAD_STREAM)  # rows of `bad` are counted
+        # rows of `bad` are counted, those of declared types checked
+        if stream not in (DEFAULT_STREAM, BAD_STREAM) and not emitter.routes[stream].declared
     }
-    return _core_emit(emitter, DEFAULT_STREAM, others)
+    emit = _core_emit(emitter, DEFAULT_STREAM, others)
+    route = emitter.routes.get(DEFAULT_STREAM)
+    if route is None or route.holds is None:
+        return emit
+    holds, width = route.holds, route.width
+
+    def typed(values: Any, stream: str = DEFAULT_STREAM) -> None:
+        is_row = (type(values) is tuple or type(values) is list) and len(values) == width
+        if stream != DEFAULT_STREAM or (is_row and holds(values)):
+            emit(values, stream)
+        else:
+            emitter.emit(values)
+
+    return typed
 
 
 def _core_emit(
@@ -441,10 +471,12 @@ def build_routes(
 ) -> dict[str, Route]:
     """Routes of a task by stream, with a row list for every target task of every subscriber."""
     routes = {}
-    for name, stream in topology.components[component].streams.items():
-        route = routes[name] = Route(
-            Source(component, task, name, stream.fields), codec, stream.direct
-        )
+    made = topology.components[component]
+    for name, stream in made.streams.items():
+        # A source has records that are not of its types, which it puts aside.
+        types = stream.types if made.kind == "bolt" else {}
+        source = Source(component, task, name, stream.fields)
+        route = routes[name] = Route(source, codec, stream.direct, types)
         for subscriber, grouping in topology.subscribers(component, name):
             output = timed_outputs.get((name, subscriber))
             targets = (

@@ -106,7 +106,8 @@ def kept_outputs(parts: TaskParts, task: int) -> tuple[Outputs, dict[str, list[A
     kept_rows: dict[str, list[Any]] = {name: [] for name in component.streams}
     routes = {}
     for name, stream in component.streams.items():
-        route = routes[name] = Route(parts.source(task, name), parts.codec, stream.direct)
+        types = stream.types if component.kind == "bolt" else {}
+        route = routes[name] = Route(parts.source(task, name), parts.codec, stream.direct, types)
         # User code may name any task: the subscribers of a stream do not matter where its rows
         # stay.
         tasks = sorted(parts.component_by_task) if stream.direct else [KEPT]
