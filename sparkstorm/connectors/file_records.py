@@ -7,9 +7,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from sparkstorm.api.columns import arrow_type, is_of_type, rows_of
-from sparkstorm.common.errors import CodecError, InvalidConfigError
-from sparkstorm.common.model.values.column_types import parse_type
+from sparkstorm.api.columns import WHOLE, arrow_type, is_of_type, rows_of
+from sparkstorm.common.errors import CodecError, InvalidConfigError, show
+from sparkstorm.common.model.values.column_types import ColumnType, parse_type
+from sparkstorm.common.model.values.declared_values import Declared, holds_of, row_check
 
 FORMATS = ("lines", "json", "csv", "parquet")
 _SKIP_BYTES = 1 << 20
@@ -456,16 +457,15 @@ def object_reader(fields: Mapping[str, str]) -> Callable[[Any], tuple[Any, ...]]
         for index, (name, of) in enumerate(fields.items())
         if (kind := _CASTS.get(of)) is not None
     ]
-    checks = [(index, frozenset((*kind.accepts, type(None)))) for index, _, kind in kinds]
+    is_typed = row_check([Declared(index, kind.type, kind.holds) for index, _, kind in kinds])
     names = tuple(fields)
 
     def values_of(record: Any) -> tuple[Any, ...]:
         if type(record) is not dict:
             raise ValueError(f"it is a {type(record).__name__}, not a JSON object")
         values = tuple(map(record.get, names))
-        for index, accepted in checks:
-            if type(values[index]) not in accepted:
-                raise ValueError(next(_misfits(values, kinds)))
+        if not is_typed(values):
+            raise ValueError(next(_misfits(values, kinds)))
         return values
 
     return values_of
@@ -481,8 +481,11 @@ def _load(data: bytes) -> Any:
 
 def _misfits(values: Sequence[Any], kinds: Sequence[tuple[int, str, _Cast]]) -> Iterator[str]:
     for index, name, kind in kinds:
-        if (value := values[index]) is not None and type(value) not in kind.accepts:
+        value = values[index]
+        if value is not None and type(value) not in kind.accepts:
             yield f"field '{name}' is {value!r:.60}, not {kind.name}"
+        elif not kind.holds(value):
+            yield f"field '{name}' is {show(value)}, which {kind.type} does not hold"
 
 
 def csv_values(fields: Mapping[str, str], header: Sequence[str]) -> Callable[[list[str]], Any]:
@@ -497,12 +500,23 @@ def csv_values(fields: Mapping[str, str], header: Sequence[str]) -> Callable[[li
         if (cast := _CASTS.get(kind)) is not None and cast.accepts != (str,)
     ]
 
+    whole = [Declared(n, cast.type, cast.holds) for n, _, cast in casts if cast.accepts == (int,)]
+    is_typed = row_check(whole)
+
     def values_of(cells: list[str]) -> tuple[Any, ...]:
         if len(cells) != len(header):
             raise ValueError(f"it has {len(cells)} columns, not {len(header)}")
         values: list[Any] = [cells[column] for column in columns]
-        for index, name, cast in casts:
-            values[index] = _cast(values[index], name, cast)
+        try:
+            for index, name, cast in casts:  # noqa: B007 - for the sentence
+                cell = values[index]
+                if "_" in cell:
+                    raise ValueError(cell)  # Python's own 1_000
+                values[index] = cast.of_text(cell) if cell else None
+        except ValueError as error:
+            raise ValueError(f"field '{name}' is {cell!r:.60}, not {cast.name}") from error
+        if not is_typed(values):
+            raise ValueError(next(_misfits(values, casts)))
         return tuple(values)
 
     return values_of
@@ -512,6 +526,8 @@ class _Cast(NamedTuple):
     name: str
     accepts: tuple[type, ...]
     of_text: Callable[[str], Any]
+    type: ColumnType
+    holds: Callable[[Any], bool]
 
 
 def _boolean(text: str) -> bool:
@@ -520,20 +536,18 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
-_WHOLE = _Cast("a whole number", (int,), int)
-_NUMBER = _Cast("a number", (int, float), float)
+def _is_number(value: Any) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+def _of(kind: str, name: str, accepts: type, of_text: Callable[[str], Any]) -> _Cast:
+    declared = parse_type(kind)
+    return _Cast(name, (accepts,), of_text, declared, holds_of(declared))
+
+
+_NUMBER = _Cast("a number", (int, float), float, parse_type("double"), _is_number)
 _CASTS = {
-    "tinyint": _WHOLE, "smallint": _WHOLE, "int": _WHOLE, "bigint": _WHOLE, "float": _NUMBER, "double": _NUMBER,
-    "boolean": _Cast("true or false", (bool,), _boolean), "string": _Cast("text", (str,), str),
+    **{kind: _of(kind, "a whole number", int, int) for kind in WHOLE},
+    "float": _NUMBER, "double": _NUMBER,
+    "boolean": _of("boolean", "true or false", bool, _boolean), "string": _of("string", "text", str, str),
 }  # fmt: skip
-
-
-def _cast(cell: str, name: str, cast: _Cast) -> Any:
-    if not cell:
-        return None
-    try:
-        if "_" in cell:
-            raise ValueError(cell)  # Python's own 1_000
-        return cast.of_text(cell)
-    except ValueError as error:
-        raise ValueError(f"field '{name}' is {cell!r:.60}, not {cast.name}") from error

@@ -211,6 +211,7 @@ def test_csv_is_read_as_by_python_whatever_comes_in_parts(
             ["a carriage return outside of quotes; lines end with a newline"],
         ),
         (b"a,b\n1_0,x\n", [], ["field 'a' is '1_0', not a whole number"]),
+        (b"a,b\n%d,x\n" % (2**63), [], [f"field 'a' is {2**63}, which bigint does not hold"]),
         (b"", [], []),
     ],
 )

@@ -191,6 +191,7 @@ def test_a_request_with_a_row_of_a_wrong_type_is_refused_as_a_whole() -> None:
             ({"n": "1"}, "field 'n' is '1', not a whole number"),
             ({"n": 1.0}, "field 'n' is 1.0, not a whole number"),
             ({"n": True}, "field 'n' is True, not a whole number"),
+            ({"n": 2**63}, f"field 'n' is {2**63}, which bigint does not hold"),
             ({"x": "nan"}, "field 'x' is 'nan', not a number"),
             ({"is_on": 1}, "field 'is_on' is 1, not true or false"),
             ({"user": 5}, "field 'user' is 5, not text"),

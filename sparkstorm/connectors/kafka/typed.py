@@ -15,7 +15,6 @@ from uuid import UUID
 from sparkstorm.connectors.file_records import object_reader
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _MICROSECONDS = {"ms": 1_000, "us": 1}
 
 
@@ -48,12 +47,7 @@ class TypedFields:
 
     def __init__(self, fields: Mapping[str, str], forms: Forms = _PLAIN) -> None:
         self._check = object_reader(fields)
-        kinds: dict[str, Callable[..., Any]] = {
-            "date": _date,
-            "timestamp": _timestamp,
-            "binary": _binary,
-            **{name: partial(_whole, bits) for name, bits in _BITS.items()},
-        }
+        kinds = {"date": _date, "timestamp": _timestamp, "binary": _binary, "bigint": _whole}
         convert: dict[str, Callable[..., Any]] = {}
         for name, kind in fields.items():
             if kind.startswith("decimal"):
@@ -84,13 +78,9 @@ def _text(value: Any, hint: Hint, forms: Forms) -> Any:
     return str(value) if type(value) is UUID else value
 
 
-def _whole(bits: int, value: Any, hint: Hint, forms: Forms) -> Any:
-    """Return a time as milliseconds, which windows and joins take, as `bigint`; ValueError for a
-    number of more bits.
-    """
-    if type(value) is int and not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"it has more than {bits} bits")
-    if bits < 64 or type(value) is not datetime or value.tzinfo is None:
+def _whole(value: Any, hint: Hint, forms: Forms) -> Any:
+    """Return a time as milliseconds, which windows and joins take."""
+    if type(value) is not datetime or value.tzinfo is None:
         return value
     return (value - _EPOCH) // timedelta(milliseconds=1)
 
