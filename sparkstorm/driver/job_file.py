@@ -6,11 +6,13 @@ import argparse
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from sparkstorm.api.windows import check_times
@@ -24,6 +26,7 @@ from sparkstorm.common.config import (
     unsupported_among,
 )
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, SparkStormError
+from sparkstorm.common.model.strict import near_name
 from sparkstorm.common.model.topology import Topology, validate, validate_name
 from sparkstorm.common.settings import DriverSettings, StoreSettings
 from sparkstorm.common.stores.passwords import exposed
@@ -33,6 +36,9 @@ from sparkstorm.data_plane.user_code.topology_code import modules_by_value, modu
 from sparkstorm.driver.results import Result, check_results, read_results, with_sinks
 from sparkstorm.extensions.recording.capsule_files import BUILDER, BUILDER_ARGUMENTS
 
+_UNKNOWN_ARGUMENT = re.compile(
+    r"(?P<function>[\w.]+)\(\) got an unexpected keyword argument '(?P<argument>\w+)'"
+)
 _WORDS: Mapping[str, tuple[type, ...]] = {
     "name": (str,),
     "topology": (str,),
@@ -231,7 +237,7 @@ def _import(job: JobFile, module_name: str) -> Any:
         ) from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything on import
         raise InvalidConfigError(
-            f"{job.path}: importing '{module_name}' failed: {type(error).__name__}: {error}{_place(error)}"
+            f"{job.path}: importing '{module_name}' failed: {type(error).__name__}: {error}{_place(error)}{_near_argument(error)}"
         ) from error
 
 
@@ -243,7 +249,7 @@ def _call(job: JobFile, factory: Any) -> Topology:
         raise
     except (Exception, SystemExit) as error:  # a user's factory may raise anything
         raise InvalidTopologyError(
-            f"{job.path}: {job.topology} raised {type(error).__name__}: {error}{_place(error)}"
+            f"{job.path}: {job.topology} raised {type(error).__name__}: {error}{_place(error)}{_near_argument(error)}"
         ) from error
     if not isinstance(topology, Topology):
         raise InvalidTopologyError(
@@ -280,14 +286,43 @@ def _with_parallelism(job: JobFile, topology: Topology, known_names: Collection[
     return changed
 
 
+def _near_argument(error: BaseException) -> str:
+    """Return what an unknown argument of a call may have meant; Python itself does so from 3.13 on."""
+    match = _UNKNOWN_ARGUMENT.fullmatch(str(error)) if isinstance(error, TypeError) else None
+    if match is None:
+        return ""
+    names = match["function"].split(".")
+    # The traceback ends at the call: the function's frame was never made.
+    users = _last(error.__traceback__).tb_frame.f_globals if error.__traceback__ else {}
+    ours = (
+        vars(module) for name, module in [*sys.modules.items()] if name.startswith("sparkstorm.")
+    )
+    for namespace in (users, *ours):
+        if names[0] in namespace:
+            called = namespace[names[0]]
+            for name in names[1:]:
+                called = getattr(called, name, None)
+            return near_name(match["argument"], _parameters(called))
+    return ""
+
+
+def _parameters(called: object) -> Collection[str]:
+    try:
+        return inspect.signature(called).parameters if callable(called) else ()
+    except (TypeError, ValueError):  # some callables of C have none
+        return ()
+
+
+def _last(trace: TracebackType) -> TracebackType:
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace
+
+
 def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return ""  # its text has the place; the traceback ends in the importer
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return (
-        f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
-        if trace
-        else ""
-    )
+    if error.__traceback__ is None:
+        return ""
+    trace = _last(error.__traceback__)
+    return f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"

@@ -144,6 +144,15 @@ def test_a_mistake_in_a_line_is_one_sentence(tmp_path: Path, line: str, sentence
         ("x = 1\n", "has no function 'build'"),
         ("build = 7\n", "has no function 'build'"),
         ("def build():\n    raise KeyError('host')\n", "raised KeyError: 'host' (topology_"),
+        (
+            "from sparkstorm.connectors import Files\ndef build():\n    Files('x', formt='csv')\n",
+            "id you mean 'format'?",
+        ),
+        (
+            "from sparkstorm import connectors as c\nc.HttpSink('http://h', bach=1)\n",
+            "id you mean 'batch'?",
+        ),
+        ("def build(): print(colour='x')", "invalid keyword argument for print()"),
         ("def build():\n    return [1]\n", "returned a list; return builder.build()"),
         (
             "def build(count):\n    pass\n",
