@@ -218,15 +218,18 @@ class Deaths:
         self._logs = logs
         self._say = say
         self._beat_by_slot: dict[WorkerSlot, WorkerBeat] = {}
-        self._done: object = None
+        self._work: object = None
+        self._read = 0  # most input that sources had read
         # how many workers had died at each slot when it last got on
         self._deaths_before: dict[WorkerSlot, int] = {}
 
     def look(self, beats: list[WorkerBeat], progress: TopologyProgress) -> None:
         """Report what changed; WorkerFailedError when it is no use to go on."""
-        done = (progress.executed, progress.acked, progress.failed, progress.parked, progress.done)
-        if done != self._done:
-            self._done = done
+        work = progress.executed, progress.acked, progress.failed, progress.parked
+        # what was read and not committed is gone with its worker, and the next one reads it again
+        if work != self._work or progress.done > self._read:
+            self._work = work
+            self._read = max(self._read, progress.done)
             self._deaths_before = {}
         for beat in beats:
             slot = beat.slot

@@ -207,6 +207,16 @@ def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(
         deaths.look([a_beat(99, deaths=MAX_DEATHS_WITHOUT_PROGRESS + 1)], AT_WORK)
 
 
+def test_input_that_is_read_again_after_each_death_is_no_progress(tmp_path: Path) -> None:
+    deaths = Deaths("words-1-1", FileLogs(tmp_path, "words-1-1"), lambda _: None)
+    for died in range(MAX_DEATHS_WITHOUT_PROGRESS):
+        for read in (0, 20):
+            deaths.look([a_beat(died, deaths=died)], replace(AT_WORK, done=read))
+    last = a_beat(99, deaths=MAX_DEATHS_WITHOUT_PROGRESS)
+    with pytest.raises(WorkerFailedError, match="died 6 times without getting anything done"):
+        deaths.look([last], replace(AT_WORK, done=0))
+
+
 def test_a_slot_that_was_restarted_counts_deaths_anew(tmp_path: Path) -> None:
     deaths = Deaths("words-1-1", FileLogs(tmp_path, "words-1-1"), lambda _: None)
     for died in (5, 0, 5):
