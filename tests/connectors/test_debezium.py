@@ -385,6 +385,8 @@ def test_wrong_choices_are_one_sentence() -> None:
     for make, sentence in (
         (lambda: Debezium(missing="skip"), "missing is one of bad, null, not 'skip'"),
         (lambda: Debezium(decimals="x"), "decimals is one of precise, string, double"),
+        (lambda: Debezium(op=5), "op is 5; write the name of the field"),  # type: ignore[arg-type]
+        (lambda: Debezium(time=["a"]), r"time is \['a'\]; write the"),  # type: ignore[arg-type]
         (lambda: Debezium(op="at_ms"), "op and time are both the field 'at_ms'; rename one"),
         (
             lambda: KafkaSource("h:1", "t", FIELDS, changes=Debezium),  # type: ignore[arg-type]

@@ -816,6 +816,10 @@ def test_wrong_names_of_headers_and_tombstones_are_one_sentence() -> None:
         ({"registry": "http://r"}, r"registry is 'http://r'; write SchemaRegistry\(url\)"),
         ({"options": 5}, "options is 5; write librdkafka's options by name"),
         ({"options": {"auto.offset.reset": "latest"}}, "options holds auto.offset.reset, which wo"),
+        (
+            {"options": {"group.id": "g"}},
+            "options holds group.id, which would have no effect: no gr",
+        ),
     ):
         with pytest.raises(InvalidConfigError, match=f"^KafkaSource: {sentence}"):
             KafkaSource("h:1", "t", {"n": "bigint"}, **cast(Any, options))

@@ -18,6 +18,8 @@ _SECRETS = frozenset(
 # set for every client, and why a user's value is left out
 _OWN = {
     "bootstrap.servers": "the address is the argument servers",
+    "metadata.broker.list": "the address is the argument servers",
+    "group.id": "no group is joined, and its name belongs to the task",
     "auto.offset.reset": "the arguments start and lost say where to begin",
     "enable.auto.commit": "positions are in the commit of the worker",
     "enable.partition.eof": "ends of partitions are followed in any case",
@@ -70,7 +72,7 @@ class KafkaClient:
         """
         from confluent_kafka import Producer
 
-        own = {"linger.ms": 2, "transactional.id": name}
+        own = {"transactional.id": name}
         return self._made(Producer, {**own, **({"batch.num.messages": batch} if batch else {})})
 
     def _made(self, kind: Any, own: Mapping[str, Any]) -> Any:
@@ -90,7 +92,7 @@ class KafkaClient:
         password = self._secret.read()
         secret = {} if password is None else {"sasl.password": password}
         # doubled up to 10 s; a first call waits for it even without an outage
-        quick = {"log_level": 0, "reconnect.backoff.ms": 1}
+        quick = {"log_level": 0, "reconnect.backoff.ms": 1, "linger.ms": 2}
         return {
             **quick,
             **self._options,

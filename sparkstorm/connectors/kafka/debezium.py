@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.connectors.kafka.typed import Forms, Hint, TypedFields
 
 _CHOICES = {
@@ -45,6 +45,11 @@ class Debezium:
             if value not in _CHOICES[name]:
                 raise InvalidConfigError(
                     f"Debezium: {name} is one of {', '.join(_CHOICES[name])}, not {value!r:.40}"
+                )
+        for name, field in (("op", op), ("time", time)):
+            if not (isinstance(field, str) and field):
+                raise InvalidConfigError(
+                    f"Debezium: {name} is {show(field)}; write the name of the field that gets it"
                 )
         if op == time:
             raise InvalidConfigError(
