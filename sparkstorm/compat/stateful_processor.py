@@ -151,7 +151,7 @@ class ProcessorBolt(TimedBolt):
             self._handle.put(_BEGUN, True)
             initial = self._as_given(self._initial[key])
             self._emit(self._processor.handleInitialState(key, initial, times), collector)
-        rows = iter([self._given(tup)])
+        rows = iter([self._given(tup.as_dict())])
         self._emit(self._processor.handleInputRows(key, rows, times), collector)
 
     def on_timer(self, timer: Timer, collector: BasicOutputCollector) -> None:
@@ -178,20 +178,15 @@ class ProcessorBolt(TimedBolt):
         """Return an initial state in the form that the processor takes."""
         if self._frames and isinstance(initial, self._row):
             initial = initial.asDict()
-        if not isinstance(initial, Mapping):
-            return initial
+        return self._given(initial) if isinstance(initial, Mapping) else initial
+
+    def _given(self, row: Mapping[str, Any]) -> Any:
+        """Return a row as a Row or a frame, whichever the processor takes."""
         if not self._frames:
-            return self._row(**initial)
+            return self._row(**row)
         import pandas  # type: ignore[import-untyped]
 
-        return pandas.DataFrame([initial])
-
-    def _given(self, tup: Tuple) -> Any:
-        if not self._frames:
-            return self._row(*tup.fields)(*tup.values)
-        import pandas
-
-        return pandas.DataFrame([tup.values], columns=list(tup.fields))
+        return pandas.DataFrame([row])
 
     def _emit(self, rows: Iterable[Any] | None, collector: BasicOutputCollector) -> None:
         for row in rows or ():
