@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from sparkstorm.api.components import Conf
@@ -135,23 +136,22 @@ class KafkaSink(TransactionalSink):
 
     def _writer(self, fields: tuple[str, ...]) -> Callable[[tuple[Any, ...]], str | bytes | None]:
         """Return the function that makes a record's value of a row of a stream; None: a tombstone."""
-        places = [index for index, name in enumerate(fields) if name != self._headers]
-        named = [fields[index] for index in places]
+        is_written = [name != self._headers for name in fields]
+        named = list(compress(fields, is_written))
         encoder = self._encoder
         write: Callable[[Sequence[Any]], str | bytes] = (
             row_writer(named)
             if encoder is None
             else lambda values: encoder.encode(dict(zip(named, values, strict=True)))
         )
-        rest = [index for index in places if fields[index] not in (self._key, self._time)]
+        others = (self._key, self._time, self._headers)
+        rest = [index for index, name in enumerate(fields) if name not in others]
         has_tombstones = self._tombstones and bool(rest)
-        if not has_tombstones and len(places) == len(fields):
-            return write  # no field is left out, and no row is a tombstone
 
         def to_value(values: tuple[Any, ...]) -> str | bytes | None:
             if has_tombstones and all(values[index] is None for index in rest):
                 return None
-            return write(tuple(values[index] for index in places))
+            return write(tuple(compress(values, is_written)))
 
         return to_value
 
