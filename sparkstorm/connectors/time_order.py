@@ -92,15 +92,24 @@ class PartitionOrder:
 
     A record goes out when no partition that still has records can have an older clock. So a record
     is behind the newest one that was given out by as much as it is behind its own partition's
-    newest, and no more: with a lag that covers the disorder within a partition, none is late. A
-    partition is not waited for after `idle_ms` of polls that brought nothing of it, and after
-    `end_wait_ms` of polls at its end (KIP-353's max.task.idle.ms).
+    newest, and no more: with a lag that covers the disorder within a partition, none is late.
+
+    Times are those of polls. A partition that has more records is waited for up to `idle_ms` since
+    its last one. For one at its end each record waits up to `end_wait_ms`, since it came and since
+    that partition's last one. Other than by KIP-353's max.task.idle.ms, which counts from the end
+    alone, the first records after a silence wait for the others too. A partition that had nothing
+    for twice `end_wait_ms` while others went on is silent: nothing waits for it until it has a
+    record, or until all were at their ends for `end_wait_ms`.
     """
 
     def __init__(self, idle_ms: int, end_wait_ms: int = 0) -> None:
         self._idle_ms = idle_ms
         self._end_wait_ms = end_wait_ms
         self._polled_ms = 0
+        self._came_ms = self._resumed_ms = 0  # last record, and first one after a silence
+        # of records that may wait for an end: when they came, and a clock above all before it
+        self._arrivals: deque[tuple[int, int]] = deque()
+        self._overdue = NO_TIME  # records up to this clock have waited for `end_wait_ms`
         self._partitions: dict[str, _TimedPartition] = {}
         self._ready: deque[Any] = deque()
 
@@ -120,6 +129,8 @@ class PartitionOrder:
                 partition.behind_ms = clock - time_ms
             wait((clock, record))
         partition.clock = clock
+        if self._end_wait_ms and len(self._partitions) > 1:
+            self._note_arrival(clock)
         partition.heard_ms = self._polled_ms
         partition.is_at_end = False
         return len(partition.waiting)
@@ -164,19 +175,42 @@ class PartitionOrder:
         """Return whether every partition was read to its end, and everything given out."""
         return self.is_empty and all(partition.is_at_end for partition in self._partitions.values())
 
-    def _is_awaited(self, partition: _TimedPartition) -> bool:
-        if partition.is_at_end:
-            return self._polled_ms - partition.ended_ms < self._end_wait_ms
-        return self._polled_ms - partition.heard_ms < self._idle_ms
+    def _note_arrival(self, clock: int) -> None:
+        now_ms = self._polled_ms
+        # before this partition's end is forgotten
+        if now_ms - self._came_ms >= self._end_wait_ms and all(
+            partition.is_at_end for partition in self._partitions.values()
+        ):
+            self._resumed_ms = now_ms
+        self._came_ms = now_ms
+        arrivals = self._arrivals
+        if not arrivals or arrivals[-1][1] < clock:
+            arrivals.append((now_ms, clock))
+
+    def _bound_of(self, partition: _TimedPartition) -> int | None:
+        """Return the clock up to which records may go out before others of a partition come; None
+        when it is not waited for.
+        """
+        now_ms = self._polled_ms
+        if not partition.is_at_end:
+            return partition.clock if now_ms - partition.heard_ms < self._idle_ms else None
+        if now_ms - partition.ended_ms < self._end_wait_ms:
+            return partition.clock
+        if now_ms - max(partition.ended_ms, self._resumed_ms) >= 2 * self._end_wait_ms:
+            return None
+        return max(partition.clock, self._overdue)
 
     def _sort(self) -> None:
-        awaited = [part.clock for part in self._partitions.values() if self._is_awaited(part)]
-        bound = min(awaited, default=None)
         if len(self._partitions) == 1:
             [only] = self._partitions.values()
             self._ready.extend(record for _, record in only.waiting)
             only.waiting.clear()
             return
+        arrivals = self._arrivals
+        while arrivals and self._polled_ms - arrivals[0][0] >= self._end_wait_ms:
+            self._overdue = max(self._overdue, arrivals.popleft()[1])
+        bounds = [self._bound_of(partition) for partition in self._partitions.values()]
+        bound = min((clock for clock in bounds if clock is not None), default=None)
         taken: list[tuple[int, Any]] = []
         for partition in self._partitions.values():
             waiting = partition.waiting
@@ -184,6 +218,8 @@ class PartitionOrder:
                 taken.append(waiting.popleft())
         taken.sort(key=itemgetter(0))  # stable: records of one partition keep their order
         self._ready.extend(record for _, record in taken)
+        while taken and arrivals and arrivals[0][1] <= taken[-1][0]:
+            arrivals.popleft()
 
 
 class _Ahead(Generic[T]):

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -517,21 +516,70 @@ def test_a_partition_at_its_end_is_waited_for_as_long_as_it_says() -> None:
     assert order.take(10) == ["a5"]
 
 
-@given(TIMES, st.data())
+def test_the_first_record_after_a_silence_waits_for_the_others_from_its_coming() -> None:
+    for silence_ms in (400, 999, 1000, 60_000):
+        order = PartitionOrder(1000, end_wait_ms=1000)
+        for name in "ab":
+            order.add(name)
+            order.note_end(name)
+        order.note_poll(silence_ms)
+        order.put("b", [(100, "b100")])
+        order.note_end("b")
+        order.note_poll(999)
+        assert order.take(10) == []
+        order.put("a", [(1, "a1")])
+        order.note_end("a")
+        assert order.take(10) == ["a1"]
+        order.note_poll(999)
+        assert order.take(10) == []
+        order.note_poll(1)
+        assert order.take(10) == ["b100"]
+
+
+def test_a_steady_flow_does_not_wait_for_a_partition_that_stays_silent() -> None:
+    order = PartitionOrder(1000, end_wait_ms=1000)
+    for name in "ab":
+        order.add(name)
+        order.note_end(name)
+    waited = []
+    for ms in range(0, 6000, 500):
+        order.put("a", [(ms, ms)])
+        order.note_end("a")
+        waited += [ms - came_ms for came_ms in order.take(10)]
+        order.note_poll(500)
+    assert waited == [1000, 1000, 1000, 500, *[0] * 8]  # twice 1000 ms after b's end
+    order.put("b", [(5900, "b")])  # has news: is waited for again
+    order.note_end("b")
+    order.put("a", [(6000, "a")])
+    order.note_end("a")
+    assert order.take(10) == ["b"]
+
+
+BURSTS = st.lists(st.tuples(st.integers(0, 3000), TIMES), max_size=4)
+
+
+@given(BURSTS, st.data())
 def test_what_is_written_while_it_is_followed_goes_out_in_order_if_ends_are_waited_for(
-    times: list[list[int]], data: st.DataObject
+    bursts: list[tuple[int, list[list[int]]]], data: st.DataObject
 ) -> None:
     order, given = PartitionOrder(1000, end_wait_ms=1000), list[int]()
-    left = [sorted(each) for each in times]
-    for place in range(len(times)):
+    for place in range(4):
         order.add(str(place))
-    while any(left):
-        place = data.draw(st.sampled_from([n for n, rest in enumerate(left) if rest]))
-        time_ms = left[place].pop(0)
-        order.put(str(place), [(time_ms, time_ms)])
-        order.note_end(str(place))  # each record is the last one for now
-        given += order.take(data.draw(st.integers(1, 10)))
+        order.note_end(str(place))
+    for number, (silence_ms, times) in enumerate(bursts):
+        for _ in range(3):
+            order.note_poll(silence_ms // 3)
+            given += order.take(data.draw(st.integers(1, 10)))
+        left = [sorted(number * 100 + time_ms for time_ms in each) for each in times]
+        while any(left):
+            place = data.draw(st.sampled_from([n for n, rest in enumerate(left) if rest]))
+            time_ms = left[place].pop(0)
+            order.put(str(place), [(time_ms, time_ms)])
+            order.note_end(str(place))  # each record is the last one for now
+            order.note_poll(data.draw(st.integers(0, 12)))  # all of a burst within the wait
+            given += order.take(data.draw(st.integers(1, 10)))
     order.note_poll(1000)
     while taken := order.take(7):
         given += taken
-    assert given == sorted(given) == sorted(chain.from_iterable(times))
+    assert len(given) == sum(len(each) for _, times in bursts for each in times)
+    assert given == sorted(given)

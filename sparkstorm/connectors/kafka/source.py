@@ -41,9 +41,9 @@ class KafkaSource(ReplayableSpout):
 
     A task's partitions are read in step by event time in milliseconds: the field `time`, what the
     function `time` makes of the record's fields, or the record's own. A silent partition is waited
-    for `idle_secs`, one at its end for `end_wait_secs` (Kafka Streams' max.task.idle.ms). A record
-    on which the function raises goes to `bad`; so does, with `ahead_secs`, one further ahead of
-    this host's clock.
+    for `idle_secs`; for one at its end each record waits up to `end_wait_secs`. A record on which
+    the function raises goes to `bad`; so does, with `ahead_secs`, one further ahead of this host's
+    clock.
 
     A column bolt gets batches, each one message, if the fields are numbers, texts and booleans and
     neither `time`, `ahead_secs`, `headers`, `registry` nor `changes` is given.
@@ -313,11 +313,11 @@ class KafkaSource(ReplayableSpout):
         for part in parts.values():
             partition_name = partitions.name_of(part[0])
             waiting = self._order.put(partition_name, self._reader.timed(part))
-            if partitions.is_at_head(partition_name, part[-1].offset()):
+            if waiting >= _MOST_WAITING:  # of a paused one nothing comes, which is no end
+                partitions.pause(partition_name)
+            elif partitions.is_at_head(partition_name, part[-1].offset()):
                 # Kafka reports it only with its next answer, after fetch.wait.max.ms
                 self._order.note_end(partition_name)
-            if waiting >= _MOST_WAITING:
-                partitions.pause(partition_name)
         return len(messages)
 
     def _emit(self, record: Any) -> None:

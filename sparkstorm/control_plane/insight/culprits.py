@@ -123,7 +123,10 @@ def _of_counts(component: str, grown: Counts, merged: Progress) -> Iterator[Culp
         yield Culprit(Fault.BAD, component, f"{component}: {words} went to its stream {BAD_STREAM}")
     if late:
         of = f"{late:,} of {executed:,} inputs came too late for its windows"
-        remedy = "read the source by time (KafkaSource: end_wait_secs), give the bolts before it one task each, or raise the lag"
+        remedy = (
+            "read the source by time (KafkaSource: a longer end_wait_secs), "
+            "give the bolts before it one task each, or raise the lag"
+        )
         behind = most_behind(component, merged)
         yield Culprit(
             Fault.LATE, component, f"{component}: {of}{behind and f' ({behind})'}; {remedy}"
