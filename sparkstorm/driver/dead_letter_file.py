@@ -35,8 +35,8 @@ class Group:
         values = repr(list(self.example.values))
         shown = values if len(values) <= 100 else f"{values[:97]}..."
         if self.count == 1:
-            return f"1 tuple, {shown}: {self.example.reason[:200]}"
-        return f"{counted(self.count, 'tuple')}, the first {shown}: {self.example.reason[:200]}"
+            return f"1 tuple, {shown}: {self.example.reason}"
+        return f"{counted(self.count, 'tuple')}, the first {shown}: {self.example.reason}"
 
 
 class Groups:
