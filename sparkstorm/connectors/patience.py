@@ -245,15 +245,20 @@ def require_lasting_sql(error: Any, where: str) -> None:
     """
     from sqlalchemy import exc
 
-    reason = sql_reason(error)
+    reason, text = sql_reason(error), str(getattr(error, "orig", None) or error)
     if isinstance(error, exc.NoSuchTableError):
         raise InvalidConfigError(f"{where}: there is no such table") from error
     is_wrong = isinstance(error, exc.ProgrammingError) or (
-        isinstance(error, exc.OperationalError) and any(s in reason for s in _MISTAKES)
+        isinstance(error, exc.OperationalError) and any(s in text for s in _MISTAKES)
     )
-    if is_wrong or any(sign in reason for sign in _DENIED):
+    if is_wrong or any(sign in text for sign in _DENIED):
         raise InvalidConfigError(f"{where}: {reason}") from error
 
 
 def sql_reason(error: Any) -> str:
-    return " ".join(str(getattr(error, "orig", None) or error).split())[:300]
+    """Return a database's sentence, with PostgreSQL's detail and hint; its other lines repeat the
+    statement, or the values.
+    """
+    first, *rest = (str(getattr(error, "orig", None) or error).strip() or "").split("\n")
+    lines = [first, *(line for line in rest if line.startswith(("DETAIL:", "HINT:")))]
+    return " ".join(" ".join(lines).split())[:400]

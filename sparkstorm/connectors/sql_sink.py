@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.strict import near_name
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.connectors.patience import (
     Secret,
@@ -41,6 +43,7 @@ _UPSERTS = {
 }
 
 
+_PLACE = re.compile(r"%\(([^)]+)\)s")  # of a value in a statement, by its column's name
 _OF_PROCESS: WeakSet[SqlSink] = WeakSet()  # sinks that tasks have opened
 
 
@@ -145,11 +148,7 @@ class SqlSink(TransactionalSink):
         """
         fields = self._fields or []
         with self._speaking():
-            table = self._table()
-            if stray := [name for name in fields if name not in table.c]:
-                raise InvalidConfigError(
-                    f"{self._where} has no column '{stray[0]}'; it has {', '.join(table.c.keys())}"
-                )
+            self._check_columns(self._table(), fields)
             rows = [{name: tup[name] for name in fields} for tup in self._tuples]
             self._begin()
             try:
@@ -321,12 +320,22 @@ class SqlSink(TransactionalSink):
                 self._reflected: Any = sa.Table(
                     self._name, sa.MetaData(), schema=self._schema, autoload_with=connection
                 )
+                self._check_columns(self._reflected, self._fields or [])
                 for column in self._reflected.columns:
                     if isinstance(column.type, sa.JSON):
                         column.type = _json_text(column.type, connection.dialect.name)
                 if self._key:
                     self._check_key(connection.dialect.name)
         return self._reflected
+
+    def _check_columns(self, table: Any, fields: Sequence[str]) -> None:
+        columns = table.c.keys()
+        for name in fields:
+            if name not in columns:
+                hint = near_name(name, columns) or "; add it, or name the columns by fields=[...]"
+                raise InvalidConfigError(
+                    f"{self._where} has no column '{name}'; it has {', '.join(columns)}{hint}"
+                )
 
     def _check_key(self, dialect: str) -> None:
         """Raise InvalidConfigError where the database would not find rows by the key."""
@@ -397,7 +406,9 @@ class SqlSink(TransactionalSink):
                 if not is_of_values(error):
                     raise
                 self._undo(point, taken)
-                return sql_reason(error) or type(error).__name__
+                column = _refused_column(error)
+                place = f"table {self._name}{', column ' if column else ''}{column}"
+                return f"{place}: {sql_reason(error) or type(error).__name__}"
             taken.extend(some)
             return ""
 
@@ -499,6 +510,20 @@ class SqlSink(TransactionalSink):
         return sa.delete(self._table()).where(
             *[c == sa.bindparam(f"k{n}", type_=c.type) for n, c in enumerate(columns)]
         )
+
+
+def _refused_column(error: Any) -> str:
+    """Return the column whose value is refused; empty where the driver does not tell it.
+
+    PostgreSQL names a column that may not be null, and of a text that it cannot read the number of
+    the parameter.
+    """
+    told = getattr(getattr(error, "orig", None), "diag", None)
+    number = re.match(r"unnamed portal parameter \$(\d+)", getattr(told, "context", None) or "")
+    if number is None:
+        return getattr(told, "column_name", None) or ""
+    names = list(dict.fromkeys(_PLACE.findall(error.statement or "")))
+    return names[int(number[1]) - 1] if int(number[1]) <= len(names) else ""
 
 
 def _unique_columns(one: Any) -> Sequence[str]:

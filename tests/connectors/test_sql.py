@@ -197,6 +197,9 @@ def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
         WorkerFailedError, match=r"table rows at .* has no column 'm'; it has n, text"
     ):
         feed(SqlSink(url, "rows"), ["m"], [[1]])
+    for rows in ([], [[1]]):  # before the first row, where the columns are named
+        with pytest.raises(WorkerFailedError, match=r"no column 'txt'.*did you mean 'text'"):
+            feed(SqlSink(url, "rows", ["n", "txt"]), ["n", "txt"], rows)
     with pytest.raises(WorkerFailedError, match="unable to open database file"):
         feed(SqlSink("sqlite:////nowhere/a.db", "rows"), ["n"], [[1]])
     for held in (
