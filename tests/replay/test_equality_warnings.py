@@ -525,12 +525,16 @@ def test_the_order_of_one_sender_is_no_chance() -> None:
     assert replay_locally(builder.build(), {"source": ROWS}).warnings == ()
 
 
-def test_what_is_looked_up_depends_on_the_moment_and_not_on_a_field() -> None:
+@pytest.mark.parametrize("snapshot", [{"a": 1}, "now"], ids=["mapping", "now"])
+def test_what_is_looked_up_depends_on_the_moment_and_not_on_a_field_or_the_order(
+    snapshot: Any,
+) -> None:
     builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts"))
-    bolt = LookupBolt(lambda keys: {}, "key", keep=("key",), add=("n",), snapshot={"a": 1})
-    builder.set_bolt("look_up", bolt).shuffle_grouping("source")
-    (warning,) = replay_locally(builder.build(), {"source": ROWS}).warnings
+    for name in ("source", "other"):
+        builder.set_spout(name, Source("key", "ts"))
+    bolt = LookupBolt(lambda keys: {}, "key", keep=("key",), add=("n",), snapshot=snapshot)
+    builder.set_bolt("look_up", bolt, inputs=["source", "other"])
+    (warning,) = replay_locally(builder.build(), {"source": ROWS, "other": ROWS}).warnings
     assert warning.cause == "wall clock" and "here those of the snapshot" in str(warning)
 
 
