@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from sparkstorm.api.columns import WHOLE, arrow_type, is_of_type, rows_of
 from sparkstorm.common.errors import CodecError, InvalidConfigError, show
-from sparkstorm.common.model.values.column_types import ColumnType, parse_type
+from sparkstorm.common.model.values.column_types import ANY, ColumnType, parse_type
 from sparkstorm.common.model.values.declared_values import Declared, holds_of, row_check
 
 FORMATS = ("lines", "json", "csv", "parquet")
@@ -422,6 +422,16 @@ def skip_bytes(stream: BinaryIO, count: int) -> None:
 def line_parser(fields: Mapping[str, str]) -> Callable[[bytes], tuple[Any, ...]]:
     """Return the parser of a line of text; bytes that are not UTF-8 become U+FFFD."""
     return lambda data: (data.decode("utf-8", "replace"),)
+
+
+def check_types(source: str, fields: Mapping[str, str]) -> None:
+    """Raise InvalidConfigError for a field of a type that there is not."""
+    for name, kind in fields.items():
+        try:
+            if kind != ANY:
+                parse_type(kind)
+        except ValueError as error:
+            raise InvalidConfigError(f"{source}: field '{name}': {error}") from error
 
 
 def json_parser(

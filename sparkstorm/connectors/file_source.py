@@ -44,6 +44,7 @@ from sparkstorm.connectors.file_records import (
     ParquetRows,
     RecordReader,
     TextReader,
+    check_types,
     csv_values,
     json_parser,
     line_parser,
@@ -136,6 +137,7 @@ class Files(ReplayableSpout):
             )
         if fields is not None and not isinstance(fields, Mapping):
             fields = dict.fromkeys(fields, "any")
+        check_types("Files", fields or {})
         self.fields = {"line": "string"} if fields is None else dict(fields)
         self.outputs = {"default": self.fields, "bad": ["path", "place", "text", "reason"]}
         self.blocking = folders.is_remote  # type: ignore[misc]

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
+from sparkstorm.api.columns import WHOLE
 from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.values.column_types import ANY, parse_type
 
 NO_TIME = -(1 << 63)  # of a record that cannot be read: it keeps its place in its input
 T = TypeVar("T")
@@ -40,12 +43,21 @@ class RecordTime:
         fields: Collection[str],
         is_text: bool = False,
     ) -> None:
-        """`source`: its class, for errors. `fields`: those of `names` that can have a time;
-        `is_text`: as text.
+        """`source`: its class, for errors. `fields`: those of `names` that can have a time, perhaps
+        with their types; `is_text`: as text.
         """
         if not callable(time) and time not in fields:
+            near = get_close_matches(str(time), fields, 1)
+            hint = f"did you mean '{near[0]}'? It" if near else "it"
             raise InvalidConfigError(
-                f"{source}: time names the field {time!r:.60}, which is not among the fields; it may be a function of the record"
+                f"{source}: time names the field {time!r:.60}, which is not among the fields; {hint} "
+                "may be a function of the record"
+            )
+        kind = fields[time] if isinstance(fields, Mapping) and not callable(time) else ANY
+        if kind != ANY and parse_type(kind).name not in WHOLE:
+            raise InvalidConfigError(
+                f"{source}: time names the field '{time}', which is declared as {kind}; a time is a bigint of milliseconds, "
+                f"or a function of the record, such as time=lambda record: int(record['{time}'])"
             )
         self._time = time
         self._names = tuple(names)

@@ -75,7 +75,7 @@ class LookupBolt(GatheringBolt):
     """
 
     effects = Effects.RUN
-    order_insensitive = True  # what it keeps are answers, and `follows_the_clock` names their moment
+    order_insensitive = True  # it keeps answers; `follows_the_clock` names their moment
     follows_the_clock = "looks values up: live those of that moment, or older by `expire`; here those of the snapshot, or of now"
 
     def __init__(

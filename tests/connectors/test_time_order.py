@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sparkstorm.api import Duration, FoldingBolt, Spout, StatefulBolt, TopologyBuilder
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.topology import Topology
-from sparkstorm.connectors import FileLines, Files, RedisSource, find_files
+from sparkstorm.connectors import FileLines, Files, KafkaSource, RedisSource, find_files
 from sparkstorm.connectors.time_order import MergedInputs
 from sparkstorm.extensions.embedded import RedisServer
 from sparkstorm.replay import back_fill_locally, replay_locally
@@ -260,6 +260,30 @@ def test_a_line_without_a_time_keeps_its_place_and_is_reported(tmp_path: Path) -
         InvalidConfigError, match="Files: time names the field 'ta', which is not among the fields"
     ):
         Files("a", "json", ["at"], time="ta")
+
+
+def test_a_time_is_a_declared_field_of_whole_numbers_and_types_are_checked_at_once() -> None:
+    made: list[tuple[str, Callable[..., Any]]] = [
+        ("KafkaSource", lambda types, **options: KafkaSource("h:1", "t", types, **options)),
+        ("Files", lambda types, **options: Files("a", "json", types, **options)),
+    ]
+    for name, source in made:
+        for kind in ("string", "double", "timestamp", "array<bigint>"):
+            with pytest.raises(
+                InvalidConfigError,
+                match=f"^{name}: time names the field 'order_id', which is declared as {kind}; a time is a bigint of ",
+            ):
+                source({"order_id": kind}, time="order_id")
+        with pytest.raises(
+            InvalidConfigError,
+            match=f"^{name}: time names the field 'at-ms', .* among the fields; did you mean 'at_ms'?",
+        ):
+            source({"at_ms": "bigint"}, time="at-ms")
+        with pytest.raises(InvalidConfigError, match=f"^{name}: field 'n': 'txt' is no type"):
+            source({"n": "txt"})
+        for fields in ({"at": "bigint"}, {"at": "long"}, {"at": "int"}, ["at"]):
+            source(fields, time="at")
+        source({"at": "string"}, time=lambda record: int(record["at"]))
 
 
 # -- windows over them, live and replayed ----------------------------------------------------------

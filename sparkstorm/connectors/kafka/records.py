@@ -8,6 +8,7 @@ from typing import Any
 from sparkstorm.api.columns import arrow_type
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.values.column_types import parse_columns
+from sparkstorm.connectors.file_records import check_types
 from sparkstorm.connectors.kafka.debezium import Debezium
 
 # pyarrow reads their JSON as the parser does
@@ -38,10 +39,11 @@ def value_fields(
     fields: Mapping[str, str] | None, binary: bool, changes: Debezium | None
 ) -> dict[str, str]:
     """Return the fields that a tuple has of a record's value, with their types;
-    InvalidConfigError for a name that two have.
+    InvalidConfigError for a name that two have, or a type that there is not.
     """
     if fields is None:
         return {"value": "binary" if binary else "string"}
+    check_types("KafkaSource", fields)
     added = {} if changes is None else changes.outputs
     if taken := fields.keys() & added.keys():
         raise InvalidConfigError(
