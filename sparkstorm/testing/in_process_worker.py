@@ -465,7 +465,13 @@ class InProcessWorker:
     def _fail(self, fault: SparkStormError) -> None:
         code = exit_code_of(fault)
         # another start finds the same
-        if code in (ExitCode.FAILED_START, ExitCode.DAMAGED, ExitCode.CRASHED):
+        lasting = (
+            ExitCode.FAILED_START,
+            ExitCode.MISTAKEN,
+            ExitCode.DAMAGED,
+            ExitCode.CRASHED,
+        )
+        if code in lasting:
             self.data.failure = fault
         self._reports.append(Exiting(int(code), str(fault)))
         self.end(code, str(fault))

@@ -47,6 +47,7 @@ def test_a_beat_changes_nothing() -> None:
         ExitCode.STORE_LOST,
         ExitCode.FAILED_START,
         ExitCode.DAMAGED,
+        ExitCode.MISTAKEN,
     ],
 )
 def test_an_end_with_a_cause_of_its_own_blames_nobody(code: ExitCode) -> None:

@@ -258,3 +258,18 @@ def test_a_child_that_found_damaged_data_is_reported_at_once_and_hardly_tried_ag
         1_000 + TIMING.longest_pause_ms,
     )
     assert after.reported(TIMING) == FAILED
+
+
+def test_a_mistake_of_the_job_is_reported_after_as_many_early_deaths_as_failed_starts() -> None:
+    words = []
+    for code in (ExitCode.MISTAKEN, ExitCode.FAILED_START):
+        state, now_ms = RUNNING, TIMING.young_ms  # the first one had lived long
+        for _ in range(4):
+            state, _ = step(state, wanting(WORDS, dead(code)), now_ms, TIMING)
+            words.append(state.reported(TIMING))
+            now_ms = max(now_ms, state.due_ms)
+            state, _ = step(state, wanting(WORDS, None), now_ms, TIMING)
+            state, _ = step(state, wanting(WORDS, alive()), now_ms, TIMING)
+            assert state.reported(TIMING) == "RUNNING"
+    waits = Phase.WAITING_FOR_RELAUNCH.value
+    assert words == [waits, waits, FAILED, FAILED, *[waits] * 4]

@@ -285,7 +285,7 @@ def test_a_failed_prepare_says_so_and_leaves_the_users_frames_in_the_log(spawn: 
     [
         (
             "is_configured_wrongly",
-            ExitCode.FAILED_START,
+            ExitCode.MISTAKEN,
             "component 'totals' (task 4): table totals at sqlite",
         ),
         ("is_refused", ExitCode.STORE_LOST, "Redis at localhost:1 refuses access: WRONGPASS"),

@@ -43,6 +43,7 @@ class ExitCode(IntEnum):
     ORPHANED = 24
     BAD_SPEC = 25
     DAMAGED = 26  # the topology's data in Redis cannot be used; a restart does not help
+    MISTAKEN = 27  # a mistake of the job, as a topic that is not there; its sentence tells all
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,16 +116,22 @@ def is_lasting(error: Any) -> bool:
     """
     from confluent_kafka import KafkaError
 
-    gone = (
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    )
     denied = (
         KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     )  # fmt: skip
-    return error.code() in (*gone, *denied, KafkaError._INVALID_ARG)
+    return is_gone(error) or error.code() in (*denied, KafkaError._INVALID_ARG)
+
+
+def is_gone(error: Any) -> bool:
+    """Return whether there is no such topic: partitions go with it."""
+    from confluent_kafka import KafkaError
+
+    return error.code() in (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    )
 
 
 def exception(error: Any) -> Exception:

@@ -11,7 +11,13 @@ from zlib import crc32
 
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import InvalidConfigError
-from sparkstorm.connectors.kafka.client import CALL_SECS, KafkaClient, exception, is_lasting
+from sparkstorm.connectors.kafka.client import (
+    CALL_SECS,
+    KafkaClient,
+    exception,
+    is_gone,
+    is_lasting,
+)
 
 MOST_GAUGES = 24  # partitions of a task with gauges of their own: every commit has them
 _LOOK_MS = 30_000  # for partitions that were added
@@ -86,7 +92,7 @@ class TaskPartitions:
         for topic in self._topics:
             metadata = self._consumer.list_topics(topic, timeout=CALL_SECS).topics[topic]
             if metadata.error is not None:
-                self.require_lasting(metadata.error)
+                self.require_lasting(metadata.error, topic)
                 raise exception(metadata.error)
             mine = [p for p in metadata.partitions if self._is_mine(topic, p)]
             new += [
@@ -135,10 +141,17 @@ class TaskPartitions:
         key = message.topic(), message.partition()
         return self.names.get(key) or self.names.setdefault(key, f"{key[0]}/{key[1]}")
 
-    def require_lasting(self, error: Any) -> None:
-        """Raise InvalidConfigError for what another try will not change."""
+    def require_lasting(self, error: Any, topic: str | None = None) -> None:
+        """Raise InvalidConfigError for what another try will not change; `topic`: the one whose
+        error it is.
+        """
         if is_lasting(error):
-            raise InvalidConfigError(f"{self.where}, {', '.join(self._topics)}: {error.str()}")
+            names = topic or ", ".join(self._topics)
+            if is_gone(error):
+                raise InvalidConfigError(
+                    f"{self.where}: there is no topic {names} ({error.str()}); create it, or correct its name or the servers"
+                )
+            raise InvalidConfigError(f"{self.where}, {names}: {error.str()}")
 
     def extent(self) -> tuple[int, int]:
         """Return the sums of its partitions' heads and of its positions in them."""

@@ -264,7 +264,7 @@ class KafkaSource(ReplayableSpout):
             self._partitions.require_lasting(problem)
         if outage is not None:
             self._partitions.require_lasting(outage.args[0])
-            self._patience.bear(outage)
+            self._patience.bear(RuntimeError(outage.args[0].str()))
         elif problem is not None and not records:
             self._patience.bear(RuntimeError(problem.str()))
 
@@ -355,5 +355,5 @@ class KafkaSource(ReplayableSpout):
                 'its records were deleted unread, or the topic was made anew; set lost="skip" to go on with the oldest that is left'
             )
         else:
-            self._partitions.require_lasting(error)
+            self._partitions.require_lasting(error, message.topic())
             self._patience.bear(RuntimeError(error.str()))

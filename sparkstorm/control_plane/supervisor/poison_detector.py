@@ -34,6 +34,7 @@ _EXPLAINED = frozenset(
         ExitCode.ORPHANED,
         ExitCode.BAD_SPEC,
         ExitCode.DAMAGED,
+        ExitCode.MISTAKEN,
     )
 )
 

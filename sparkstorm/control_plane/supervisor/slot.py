@@ -409,7 +409,8 @@ class Slot:
         # the sentence stays whole, for any end of the log
         room = MAX_MESSAGE_CHARS - len(words[:MAX_MESSAGE_CHARS])
         # there a trace has less
-        end = "" if action.exit_code == ExitCode.DAMAGED else "".join(f"\n{line}" for line in tail)
+        is_whole = action.exit_code in (ExitCode.DAMAGED, ExitCode.MISTAKEN)
+        end = "" if is_whole else "".join(f"\n{line}" for line in tail)
         self._message = words[:MAX_MESSAGE_CHARS] + end[max(len(end) - room, 0) :]
 
     def _pass_status(self) -> None:

@@ -285,10 +285,14 @@ def _step_running(state: SlotState, seen: Observation, now_ms: int, timing: Timi
 
 def _follow(state: SlotState, exit_code: int, now_ms: int, timing: Timing) -> SlotState:
     """The state after a death: FAILED at once when the data in Redis are damaged, since a fresh
-    child reads the same.
+    child reads the same; after some in a row that a mistake of the job has caused, as for starts.
     """
     if exit_code != ExitCode.DAMAGED:
-        return _relaunch(state, now_ms, timing)
+        following = _relaunch(state, now_ms, timing)
+        is_mistaken = exit_code == ExitCode.MISTAKEN and state.phase is Phase.RUNNING
+        return (
+            replace(following, failed_starts=following.young_deaths) if is_mistaken else following
+        )
     waiting = _enter(state, Phase.WAITING_FOR_RELAUNCH, now_ms, now_ms + timing.longest_pause_ms)
     return replace(waiting, failed_starts=max(state.failed_starts, timing.failed_starts))
 

@@ -396,11 +396,12 @@ def _print_cause(fault: WorkerFailedError) -> None:
 
 def exit_code_of(fault: SparkStormError) -> ExitCode:
     """The exit code of a worker that ends with an error of ours."""
+    if isinstance(fault, InvalidConfigError) or isinstance(fault.__cause__, InvalidConfigError):
+        return ExitCode.MISTAKEN
     codes = {
         WorkerFailedError: ExitCode.FAILED_START,
         # a connector's open: another start finds the same
         InvalidTopologyError: ExitCode.FAILED_START,
-        InvalidConfigError: ExitCode.FAILED_START,
         FencedError: ExitCode.FENCED,
         StoreUnavailableError: ExitCode.STORE_LOST,
         StoreRolledBackError: ExitCode.RELOAD,
