@@ -172,7 +172,9 @@ class GatheringBolt(Bolt):
         return False
 
     def end_turn(self) -> None:
-        """Act on the inputs that were gathered; ack or fail them, now or later."""
+        """Act on the inputs that were gathered; ack or fail them, now or later. A
+        `WorkerFailedError` ends the worker.
+        """
 
     def abandon(self) -> None:
         """End threads of the bolt without cleanup, as when its process dies."""

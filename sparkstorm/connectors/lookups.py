@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import redis
+
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.common.errors import InvalidConfigError, reason_of, show
 from sparkstorm.connectors.patience import (
     Secret,
     check_number,
@@ -25,6 +28,8 @@ from sparkstorm.connectors.redis_streams import connect
 
 Fields = Sequence[str] | Mapping[str, str]
 _MISSING_STATUS = 404
+# 500 is none: a server may have it for one key for ever
+_AGAIN = frozenset({408, 425, 429, 502, 503, 504})
 _AS_IS = "surrogateescape"  # of bytes that are no UTF-8
 _MOST_BYTES = 1 << 20  # of an answer: one that is larger is no row
 
@@ -70,7 +75,11 @@ class SqlLookup:
         self._table = plain_name(table, "SqlLookup") if table else ""
 
     def open(self, fields: Fields, context: TopologyContext) -> None:
-        """Connect to nothing yet."""
+        """Connect, to find a mistake before the first key; a database that is away may be back by
+        then.
+        """
+        from sqlalchemy import exc
+
         self._fields = list(fields)
         if stray := [name for name in self._columns if name not in self._fields]:
             raise InvalidConfigError(
@@ -79,6 +88,13 @@ class SqlLookup:
         self._where = f"{'table ' + self._table if self._table else 'the query'} at {self._url}"
         self._engine: Any = None
         self._statement: Any = None
+        no_key: Any = (None,) * len(self._key) if len(self._key) > 1 else None
+        try:
+            with self._connect() as connection:
+                if self._table:
+                    connection.execute(self._statement, {"keys": [no_key]}).close()
+        except exc.SQLAlchemyError as error:
+            require_lasting_sql(error, self._where)
 
     def fetch(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
         """Return the fields of the keys that are there; a key that the database refuses has its
@@ -92,7 +108,7 @@ class SqlLookup:
         except (OverflowError, TypeError) as error:
             reason = str(error)
         except exc.SQLAlchemyError as error:
-            if not is_of_values(error) or self._refuses_no_keys():
+            if not is_of_values(error) or self._refuses_null(keys[0]):
                 require_lasting_sql(error, self._where)
                 raise ConnectionError(f"{self._where}: {sql_reason(error)}") from error
             reason = sql_reason(error)
@@ -109,11 +125,8 @@ class SqlLookup:
             self._engine.dispose()
 
     def _select(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        self._engine = self._engine or make_engine(self._url, self._secret)
-        if self._statement is None:
-            self._statement = self._made()
         size = 1 if not isinstance(keys[0], tuple) else len(keys[0])
-        with self._engine.connect() as connection:
+        with self._connect() as connection:
             rows = connection.execute(self._statement, {"keys": list(keys)}).fetchall()
         width = size + len(self._fields)
         if rows and len(rows[0]) != width:
@@ -129,13 +142,22 @@ class SqlLookup:
             )
         return answers
 
-    def _refuses_no_keys(self) -> bool:
-        """Return whether the statement fails without any key too, so that no key is the cause."""
+    def _connect(self) -> Any:
+        self._engine = self._engine or make_engine(self._url, self._secret)
+        if self._statement is None:
+            self._statement = self._made()
+        return self._engine.connect()
+
+    def _refuses_null(self, key: Any) -> bool:
+        """Return whether the statement fails by a key of NULLs too, so that no key is the cause; an
+        IN of no keys has a type in PostgreSQL, that may not be the column's.
+        """
         from sqlalchemy import exc
 
+        null = (None,) * len(key) if isinstance(key, tuple) else None
         try:
             with self._engine.connect() as connection:
-                connection.execute(self._statement, {"keys": []}).close()
+                connection.execute(self._statement, {"keys": [null]}).close()
         except exc.SQLAlchemyError:
             return True
         return False
@@ -179,7 +201,7 @@ class RedisLookup:
         self._is_text = text
 
     def open(self, fields: Fields, context: TopologyContext) -> None:
-        """Connect to nothing yet."""
+        """Connect, to find a wrong password; a server that is away may be back at the first key."""
         self._fields = list(fields)
         types = fields if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
         if stray := [name for name, kind in types.items() if kind not in _READERS]:
@@ -192,18 +214,39 @@ class RedisLookup:
             raise InvalidConfigError(
                 f"RedisLookup: a text is one field, and {len(self._fields)} are wanted: {', '.join(self._fields)}"
             )
+        with contextlib.suppress(ConnectionError), self._speaking() as client:
+            client.ping()
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterator[Any]:
+        """Give the client; what it raises is named."""
+        self._client = self._client or connect(self._url, self._secret)
+        try:
+            yield self._client
+        except redis.AuthenticationError as error:
+            raise InvalidConfigError(
+                f"Redis at {self._url}: {error}; name the password's place with password_file or password_env"
+            ) from error
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            raise ConnectionError(f"Redis at {self._url}: {error}") from error
 
     def fetch(self, keys: Sequence[Any]) -> Mapping[Any, Any]:
         """Return the fields of the keys that are there, from one round trip."""
-        self._client = self._client or connect(self._url, self._secret)
+        with self._speaking() as client:
+            return self._read(client, keys)
+
+    def _read(self, client: Any, keys: Sequence[Any]) -> Mapping[Any, Any]:
         names = [_filled(self._pattern, key, _plain).encode(errors=_AS_IS) for key in keys]
         if self._is_text:
-            answers = [[value] for value in self._client.mget(names)]
+            answers = [[value] for value in client.mget(names)]
         else:
-            pipeline = self._client.pipeline(transaction=False)
+            pipeline = client.pipeline(transaction=False)
             for name in names:
                 pipeline.hmget(name, self._fields)
             answers = pipeline.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, redis.ConnectionError):  # of the server, not of a key
+                    raise answer
         return {
             key: answer if isinstance(answer, Exception) else self._row(answer)
             for key, answer in zip(keys, answers, strict=True)
@@ -289,8 +332,9 @@ class HttpLookup:
         if not keys:
             return refused
         status, text = self._ask("POST", self._url, json.dumps(list(keys), default=str).encode())
+        said = _require_service(status, f"{self._url} answers {status}: {text[:200]}")
         if status >= 300:
-            raise ConnectionError(f"{self._url} answers {status}: {text[:200]}")
+            raise ValueError(said)
         by_text = _parsed(text, self._url)
         answered = {key: by_text[_text(key)] for key in keys if _text(key) in by_text}
         return {**answered, **refused}
@@ -312,9 +356,7 @@ class HttpLookup:
             return error
         if status == _MISSING_STATUS:
             return None
-        said = f"{url} answers {status}: {text[:200]}"
-        if status >= 500 or status in (408, 425, 429, 401, 403):
-            raise ConnectionError(said)
+        said = _require_service(status, f"{url} answers {status}: {text[:200]}")
         if status >= 300:
             return ValueError(said)
         try:
@@ -336,13 +378,10 @@ class HttpLookup:
                     self.close()
                     raise _TooLongError(f"{url} answers more than {_MOST_BYTES:,} bytes")
                 return answer.status, text
-            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            except (OSError, http.client.HTTPException) as error:
                 self.close()
-                if is_last:
-                    raise
-            except (OSError, http.client.HTTPException):
-                self.close()
-                raise
+                if is_last or not isinstance(error, BrokenPipeError | ConnectionResetError):
+                    raise ConnectionError(f"{url}: {reason_of(error) or repr(error)}") from error
         raise AssertionError("the last try returns or raises")
 
     def _connect(self, url: str) -> http.client.HTTPConnection:
@@ -359,8 +398,19 @@ _READERS: dict[str, Any] = {
 }
 
 
-class _TooLongError(ConnectionError):
+class _TooLongError(ValueError):
     """An answer that is too long to be a row."""
+
+
+def _require_service(status: int, said: str) -> str:
+    """Return what a server has said; ConnectionError where it is to be asked again later, and
+    InvalidConfigError where it lets nobody in.
+    """
+    if status in _AGAIN:
+        raise ConnectionError(said)
+    if status in (401, 403):
+        raise InvalidConfigError(f"{said}; name the token's place with token_file or token_env")
+    return said
 
 
 def _check_pattern(what: str, pattern: str) -> None:

@@ -7,18 +7,26 @@ call is held.
 from __future__ import annotations
 
 import json
+import time
 from asyncio import CancelledError
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from threading import get_ident
+from threading import Event, get_ident
 from typing import Any, Literal, Protocol
 
 from sparkstorm.api import Duration, Effects, OutputCollector, TopologyContext, Tuple
 from sparkstorm.api.components import GatheringBolt
-from sparkstorm.common.errors import InvalidTopologyError, show
+from sparkstorm.common.errors import (
+    InvalidConfigError,
+    InvalidTopologyError,
+    WorkerFailedError,
+    show,
+)
 from sparkstorm.common.model.names import read_names, unknown_field
 from sparkstorm.common.model.values.codec import KEY_TYPES, no_key
+from sparkstorm.common.settings import WorkerSettings
 from sparkstorm.streams.joined_rows import Fields
 
 Answers = Mapping[Any, Any]
@@ -29,17 +37,24 @@ _MINUTE = Duration.minutes(1)
 # After a failed call, before values are refreshed again: half of it asks a system in trouble twice
 # as often, double shows old values so much longer.
 _REST_MS = 1_000
+# As of a sink whose target is away.
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 5.0
+_TRIES_PER_REPORT = 10
 
 
 class LookupSource(Protocol):
     """Source of look-ups that connects: `SqlLookup` and others of `sparkstorm.connectors`."""
 
     def open(self, fields: Fields, context: TopologyContext) -> None:
-        """Prepare for look-ups of these fields; connect to nothing yet."""
+        """Prepare for look-ups of these fields; one that cannot be reached yet is no error."""
 
     def fetch(self, keys: Sequence[Any]) -> Answers:
         """Return the values of the keys that are there; an exception as a value fails its inputs
         alone.
+
+        ConnectionError and TimeoutError: it is away, and is waited for; InvalidConfigError ends the
+        worker.
         """
 
     def close(self) -> None:
@@ -55,8 +70,9 @@ class LookupBolt(GatheringBolt):
     `fetch` is a function (keys) -> mapping, or a source of `sparkstorm.connectors`. Its keys are
     those of the tuples that wait, at most `batch`; a key of several fields is a tuple. A value is a
     mapping by field, a sequence in the order of `add`, or the only value. A key that is missing or
-    holds None gives None, or drops its tuples (`kind="inner"`). When `fetch` raises, the inputs
-    that need it are tried again; a value that is an exception fails those of its key.
+    holds None gives None, or drops its tuples (`kind="inner"`). A source that is away is waited for
+    (`topology.sink.patience.secs`). When `fetch` raises otherwise, the inputs that need it are tried
+    again; a value that is an exception fails those of its key.
 
     Values and missing keys are kept for `expire`, at most `size` keys of each task. One older than
     `refresh` is still used, and fetched again when no tuple waits.
@@ -134,11 +150,17 @@ class LookupBolt(GatheringBolt):
         self._rest_until_ms = 0  # without refreshing
         self._answers: Answers | None = None
         self._prepared_on = get_ident()
+        self._owner = f"component '{context.component_id}'"
+        self._patience_s = WorkerSettings.of(conf).sink_patience_ms / 1000
+        self._is_closed = Event()
         # a replay alone gives its inputs names
         if context.name_effect is not None and self._snapshot != _NOW:
             self._answers = self._read_snapshot(context)
         elif not callable(self._fetch):
-            self._fetch.open(self._add, context)
+            try:
+                self._fetch.open(self._add, context)
+            except InvalidConfigError as error:
+                raise InvalidConfigError(f"{self._owner}: {error}") from error
 
     def execute(self, tup: Tuple) -> None:
         """Emit a tuple whose value is known, if none before it waits; else let it wait."""
@@ -172,6 +194,7 @@ class LookupBolt(GatheringBolt):
 
     def cleanup(self) -> None:
         """Close the source."""
+        self._is_closed.set()
         if self._answers is None and not callable(self._fetch):
             self._fetch.close()
 
@@ -236,12 +259,13 @@ class LookupBolt(GatheringBolt):
         keys = [key for key in (*needed, *some) if not _holds_none(key)]
         self._calls.inc(int(bool(keys)))
         try:
-            fetch = self._fetch if callable(self._fetch) else self._fetch.fetch
-            answers = fetch(keys) if keys else {}
+            answers = self._fetched(keys, is_needed=bool(needed)) if keys else {}
             if not isinstance(answers, Mapping):
                 raise TypeError(
                     f"the look-up's fetch returned {show(answers)}; return a mapping of keys to values"
                 )
+        except WorkerFailedError:
+            raise
         # a cancelled coroutine's too: the inputs would stay open for ever
         except (Exception, CancelledError, SystemExit) as error:
             self._errors.inc()
@@ -258,6 +282,33 @@ class LookupBolt(GatheringBolt):
         while len(self._known) > self._size:
             self._known.popitem(last=False)
         return None, values
+
+    def _fetched(self, keys: list[Any], is_needed: bool) -> Answers:
+        """Return what the source answers; one that is away is waited for where inputs need it."""
+        if callable(self._fetch):
+            return self._fetch(keys)
+        began_s = time.monotonic()
+        for tries in count(1):
+            try:
+                return self._fetch.fetch(keys)
+            except (ConnectionError, TimeoutError) as error:
+                # the loop of a replay has nothing else to do, and must not sleep
+                if not is_needed or get_ident() == self._prepared_on:
+                    raise
+                words = f"{self._owner} waits for its look-up: {error}"
+                if time.monotonic() - began_s >= self._patience_s:
+                    raise WorkerFailedError(
+                        f"{words}; given up after {self._patience_s:g} s (topology.sink.patience.secs)"
+                    ) from error
+                if tries % _TRIES_PER_REPORT == 1:
+                    self._collector.report_error(words)
+                if self._is_closed.wait(min(_FIRST_PAUSE_S * 2**tries, _LONGEST_PAUSE_S)):
+                    raise
+            except InvalidConfigError as error:
+                if not is_needed:  # old values are still good
+                    raise ConnectionError(str(error)) from error
+                raise WorkerFailedError(f"{self._owner}: {error}") from error
+        raise AssertionError("the count has no end")
 
     def _answer(self, tup: Tuple, value: Any) -> None:
         try:

@@ -20,7 +20,7 @@ import pytest
 
 from sparkstorm.api import TopologyBuilder
 from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.connectors import Files, FileSink, SqlSink, SqlSource
+from sparkstorm.connectors import Files, FileSink, SqlLookup, SqlSink, SqlSource
 from sparkstorm.testing import CaptureBolt, LocalCluster, Shared
 from sparkstorm.testing.servers import ObjectStore, PostgresServer
 from sparkstorm.testing.servers.postgres import PASSWORD
@@ -28,6 +28,7 @@ from tests.connectors.crashing_sink import feed
 from tests.connectors.test_bad_input import ROWS, Relieved, fill, write
 from tests.connectors.test_bad_input import small_disk as small_disk
 from tests.connectors.test_file_source import Run
+from tests.connectors.test_lookups import opened
 from tests.connectors.test_sql import Bench
 from tests.leaks import keep_children
 from tests.system.main_job import ROOT
@@ -107,12 +108,30 @@ def test_a_wrong_password_is_one_sentence_each(
         match=r"'sink' .*: table guarded at postgresql.*password authentication failed",
     ):
         feed(SqlSink(postgres.url, "guarded", **secret), ["id", "n"], [(1, 2)])
+    with pytest.raises(InvalidConfigError, match=r"authentication failed for user .postgres."):
+        opened(SqlLookup(postgres.url, "guarded", "id", password_env="BAD_PASSWORD"), ["n"])
     with pytest.raises(
         InvalidConfigError,
         match=r"component 'sql', guarded at postgresql.*password authentication failed",
     ):
         step_once(SqlSource(postgres.url, "guarded", ["n"], key="id", **secret))
     assert postgres.run("SELECT * FROM guarded") == []
+
+
+def test_keys_that_postgresql_refuses_fail_alone_whatever_their_column(
+    postgres: PostgresServer, secret: dict[str, Any]
+) -> None:
+    postgres.run(
+        "CREATE TABLE named (name TEXT, id BIGINT, n BIGINT)",
+        "INSERT INTO named VALUES ('a', 1, 2)",
+    )
+    for key, good, bad in (("name", "a", "\0"), ("name", "a", 1), ("id", 1, "a")):
+        with contextlib.closing(SqlLookup(postgres.url, "named", key, **secret)) as lookup:
+            answers = opened(lookup, ["n"]).fetch([good, bad])
+        assert answers[good] == (2,) and isinstance(answers[bad], ValueError)
+    pair = SqlLookup(postgres.url, "named", ["name", "id"], **secret)
+    with contextlib.closing(pair):
+        assert opened(pair, ["n"]).fetch([("a", 1), ("b", 1)]) == {("a", 1): (2,)}
 
 
 def test_a_table_that_is_missing_or_has_changed_is_named(
@@ -255,7 +274,7 @@ def test_a_value_that_postgresql_refuses_is_named_with_table_and_column(
     postgres: PostgresServer, secret: dict[str, Any]
 ) -> None:
     postgres.run("CREATE TABLE typed (b INTEGER, a BIGINT NOT NULL)")
-    rows = [[1, "one"], [None, "2"], [3, "4"]]
+    rows: list[list[Any]] = [[1, "one"], [None, "2"], [3, "4"]]
     letters = feed(SqlSink(postgres.url, "typed", **secret), ["a", "b"], rows)
     assert [letter.reason.partition(" violates")[0] for letter in letters] == [
         'table typed, column b: invalid input syntax for type integer: "one"',

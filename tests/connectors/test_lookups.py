@@ -112,6 +112,23 @@ def test_a_mistake_that_lasts_is_named(lookup: Any, sentence: str, database: str
         opened(lookup(database)).fetch(["ann"])
 
 
+def test_a_table_that_is_missing_is_found_before_the_first_key(database: str) -> None:
+    with pytest.raises(InvalidConfigError, match="no such table"):
+        opened(SqlLookup(database, "gone", "name"))
+    with pytest.raises(InvalidConfigError, match="no such column"):
+        opened(SqlLookup(database, "users", ["name", "gone"]))
+
+
+def test_a_server_that_is_away_is_no_error_before_the_first_key() -> None:
+    for lookup in (
+        RedisLookup("redis://127.0.0.1:1", "{}"),
+        HttpLookup("http://127.0.0.1:1/{}"),
+    ):
+        made = opened(lookup)
+        with pytest.raises(ConnectionError, match=r"127.0.0.1:1.*[Rr]efused"):
+            made.fetch(["ann"])
+
+
 def test_hashes_and_texts_of_a_redis_are_looked_up(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +172,7 @@ class Users(BaseHTTPRequestHandler):
         if name == "deep":
             self._answer(200, "[" * 100_000)
             return
-        status = {"zoe": 404, "mallory": 400, "down": 503}.get(name, 200)
+        status = {"zoe": 404, "mallory": 400, "down": 503, "secret": 401}.get(name, 200)
         text = "[]" if name == "list" else json.dumps({"country": name.upper(), "age": len(name)})
         self._answer(status, text)
         if name == "last":  # without saying so
@@ -208,6 +225,8 @@ def test_objects_are_looked_up_by_http(server: Any) -> None:
     assert server.connections == 2
     with pytest.raises(ConnectionError, match="/down answers 503"):
         lookup.fetch(["down"])
+    with pytest.raises(InvalidConfigError, match=r"/secret answers 401.*name the token's place"):
+        lookup.fetch(["secret"])
     lookup.close()
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, InvalidTopologyError, Topology, TopologyBuilder, key_range
-from sparkstorm.common.errors import ReplayFailedError
+from sparkstorm.common.errors import InvalidConfigError, ReplayFailedError, WorkerFailedError
 from sparkstorm.replay import replay_locally
 from sparkstorm.streams import LookupBolt, stream
 from sparkstorm.testing import (
@@ -190,6 +190,51 @@ def test_a_call_that_ends_or_is_cancelled_fails_its_inputs(error: type[BaseExcep
         cluster.run_until(lambda: bool(cluster.dead_letters), 5)
         (letter,) = cluster.dead_letters
         assert letter.failure.text == f"{error.__name__}: away"
+
+
+class Source:
+    """A source that raises some errors one after the other, then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors: Shared[list[Exception]] = Shared(list(errors))
+
+    def open(self, fields: Any, context: Any) -> None:
+        pass
+
+    def fetch(self, keys: Sequence[Any]) -> Any:
+        if self.errors.value:
+            raise self.errors.value.pop(0)
+        return {key: COUNTRIES[key] for key in keys}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_source_that_is_away_is_waited_for_and_parks_nothing() -> None:
+    away = Source(ConnectionError("away"), TimeoutError("away"))
+    conf = {"topology.max.retries": 0}
+    done = complete_topology(topology(located(away)), {"users": [["ann", 1]]}, conf=conf)
+    assert done["country"] == [("ann", 1, "NL")]
+    assert done.dead_letters == []
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            ConnectionError("away"),
+            r"component 'country' waits for its look-up: away; given up after 0 s "
+            r"\(topology.sink.patience.secs\)",
+        ),
+        (InvalidConfigError("no table users"), "component 'country': no table users"),
+    ],
+)
+def test_a_source_that_stays_away_or_refuses_ends_the_worker(
+    error: Exception, sentence: str
+) -> None:
+    conf = {"topology.sink.patience.secs": 0}
+    with pytest.raises(WorkerFailedError, match=sentence):
+        complete_topology(topology(located(Source(error))), {"users": [["ann", 1]]}, conf=conf)
 
 
 def test_a_value_that_is_an_error_parks_the_inputs_of_its_key_alone() -> None:

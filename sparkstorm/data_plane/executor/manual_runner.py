@@ -321,6 +321,8 @@ class ManualRunner(Runner):
             mark = len(self._emitter.log)
             try:
                 self._posts.popleft()()
+            except WorkerFailedError:
+                raise
             except USER_ERRORS as error:  # a grouping of the user's
                 raise_out_of_memory(error)
                 self._emitter.roll_back(mark)

@@ -20,6 +20,7 @@ from typing import Any
 
 from sparkstorm.api.components import BasicBolt, Bolt, Conf, GatheringBolt
 from sparkstorm.api.context import TopologyContext
+from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.common.model.tuples import Source, Tuple
 from sparkstorm.common.model.values.codec import Codec
@@ -212,6 +213,9 @@ class ThreadedBolt(OnThread, Bolt):
         self._recorder.thread = 0
         try:
             bolt.end_turn()
+        # A sentence of ours ends the worker, as that of a sink does; its inputs stay open.
+        except WorkerFailedError as error:
+            self._runner.post(partial(_raise, error))
         except BaseException as error:
             self._runner.report_error(describe_error(error))
         self._recorder.thread = threading.get_ident()
@@ -231,6 +235,10 @@ class ThreadedBolt(OnThread, Bolt):
         elif self.state is not None:
             self._refused += 1
             self._queue.put(_LOOK)
+
+
+def _raise(error: WorkerFailedError) -> None:
+    raise error
 
 
 class _Recorder:
