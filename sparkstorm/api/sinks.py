@@ -57,9 +57,9 @@ class TransactionalSink:
 
     Epoch numbers of a task only grow, with gaps, within one topology id: name them by it in the
     target. `open` and `begin` should not talk to the target. What `prepare`, `commit` and `recover`
-    raise is tried again for `topology.sink.patience.secs`; a `SparkStormError` ends the worker at
-    once. A tuple on which `write` raises is tried again, then parked: `write` must have left
-    nothing of it.
+    raise is tried again for `topology.sink.patience.secs`; a `SparkStormError` or a TypeError ends
+    the worker at once. A tuple on which `write` raises is tried again, then parked: `write` must
+    have left nothing of it.
 
     With `flush_secs` an epoch lasts so long, or `flush_rows` tuples, which are acked as ever, kept
     in the store, and written again after a crash. Inputs must have the fields `input_fields`. In a

@@ -19,7 +19,7 @@ from sparkstorm.api.sinks import RefusedRows
 from sparkstorm.common.errors import SparkStormError, WorkerFailedError
 from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.data_plane.executor.sink_runner import SinkRunner
-from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, failure_of
+from sparkstorm.data_plane.executor.user_traceback import USER_ERRORS, describe_error, failure_of
 from sparkstorm.data_plane.worker.epoch import Epoch, RandomIds
 from sparkstorm.data_plane.worker.parts import WorkerParts
 from sparkstorm.data_plane.worker.tasks.bolt_task import BoltTask
@@ -120,6 +120,10 @@ class Sinks:
                 raise WorkerFailedError(
                     f"component '{bolt.component}' (task {bolt.task}): {error}"
                 ) from error
+            except TypeError as error:
+                # A mistake in code, also while a request is made: no target answers so.
+                words = f"component '{bolt.component}' (task {bolt.task}): {describe_error(error)}"
+                raise WorkerFailedError(words) from error
             except USER_ERRORS as error:
                 self._phase = phase
                 return self._put_off(bolt, failure_of(error), now_ms)
