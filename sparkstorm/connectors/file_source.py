@@ -52,6 +52,7 @@ from sparkstorm.connectors.file_records import (
     row_records,
     schema_of,
 )
+from sparkstorm.connectors.patience import check_flags, check_number
 from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
 
 _DONE = -1
@@ -127,6 +128,9 @@ class Files(ReplayableSpout):
                 f"Files: {format} "
                 + ("needs fields, as names or types by name" if fields is None else "has no fields")
             )
+        check_flags("Files", follow=follow, tail=tail)
+        check_number("Files", "poll_secs", poll_secs)
+        check_number("Files", "max_record_bytes", max_record_bytes, 1, is_whole=True)
         self._patterns = [
             absolute(path) for path in ([paths] if isinstance(paths, str) else map(str, paths))
         ]

@@ -32,7 +32,7 @@ from sparkstorm.common.http_guard import (
 )
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.connectors.file_records import object_reader
-from sparkstorm.connectors.patience import Secret
+from sparkstorm.connectors.patience import Secret, check_flags, check_number
 
 _PART_S = 10.0  # for a head, and as many for a body, as the page gives them
 _SPARE_CONNECTIONS = 64  # beyond those whose rows are worked on
@@ -338,6 +338,11 @@ class Webhook(Spout):
         most_waiting: int = 256,
         max_body_bytes: int = 1 << 20,
     ) -> None:
+        check_flags("Webhook", is_behind_proxy=is_behind_proxy)
+        check_number("Webhook", "port", port, is_whole=True)
+        check_number("Webhook", "patience_secs", patience_secs)
+        check_number("Webhook", "most_waiting", most_waiting, 1, is_whole=True)
+        check_number("Webhook", "max_body_bytes", max_body_bytes, 1, is_whole=True)
         self._server = SpoutServer(
             "Webhook", host, port, token_file, token_env, (certificate, key), is_behind_proxy
         )

@@ -13,10 +13,15 @@ from urllib.parse import SplitResult, urlsplit
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
-from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError, reason_of
 from sparkstorm.common.model.tuples import Source, Tuple
 from sparkstorm.common.model.values.tagged import row_writer
-from sparkstorm.connectors.patience import Secret, without_password
+from sparkstorm.connectors.patience import (
+    Secret,
+    check_headers,
+    check_number,
+    without_password,
+)
 
 _AGAIN = frozenset({408, 425, 429})
 _TOKEN = "name the token's place with token_file or token_env"
@@ -62,7 +67,12 @@ class HttpSink(TransactionalSink):
             raise InvalidConfigError(
                 f"HttpSink: {url!r:.80} is no URL of the form https://host/path"
             )
+        check_number("HttpSink", "timeout_secs", timeout_secs)
+        if batch is not None:
+            check_number("HttpSink", "batch", batch, 1, is_whole=True)
+        check_headers("HttpSink", headers)
         self._url = url
+        self._shown = url.partition("?")[0]  # a query may hold a token
         self._batch = batch
         self._headers = dict(headers or {})
         self._timeout = timeout_secs
@@ -145,7 +155,7 @@ class HttpSink(TransactionalSink):
         objects = [self._json(fields, values) for _, _, _, fields, values in rows]
         body = f"[{','.join(objects)}]" if self._batch else objects[0]
         status, text = self._post(body.encode(), key)
-        said = f"{self._url} answers {status}: {text}"
+        said = f"{self._shown} answers {status}: {text}"
         if status >= 500 or status in _AGAIN:
             raise ConnectionError(said)
         if status in _LASTING:
@@ -154,7 +164,7 @@ class HttpSink(TransactionalSink):
 
     def _post(self, body: bytes, key: str) -> tuple[int, str]:
         if (left_ms := self._rest_ms - self._now_ms()) > 0:
-            raise ConnectionError(f"{self._url} asks to wait for {left_ms / 1000:.0f} s more")
+            raise ConnectionError(f"{self._shown} asks to wait for {left_ms / 1000:.0f} s more")
         parts = urlsplit(self._url)
         connection = self._connection = self._connection or self._connect()
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -163,7 +173,7 @@ class HttpSink(TransactionalSink):
             answer = connection.getresponse()
             text = answer.read(1 << 20)
             if answer.length and len(text) < 1 << 20:
-                raise ConnectionError(f"{self._url} cut its answer of {answer.status} short")
+                raise ConnectionError(f"its answer of {answer.status} was cut short")
             if (wait_ms := _wait_ms(answer.headers, self._now_ms())) is not None:
                 self._rest_ms = self._now_ms() + wait_ms
             if location := answer.headers.get("Location"):
@@ -171,9 +181,9 @@ class HttpSink(TransactionalSink):
             if answer.length:  # more than is worth reading: a new connection is cheaper
                 self._close()
             return answer.status, text[:4096].decode("utf-8", "replace").strip()[:200]
-        except (OSError, http.client.HTTPException):
+        except (OSError, http.client.HTTPException) as error:
             self._close()
-            raise
+            raise ConnectionError(f"{self._shown}: {reason_of(error) or repr(error)}") from error
 
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self._url)

@@ -15,6 +15,8 @@ from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import InvalidConfigError, reason_of, show
 from sparkstorm.connectors.patience import (
     Secret,
+    check_flags,
+    check_headers,
     check_number,
     database_url,
     is_of_values,
@@ -197,6 +199,7 @@ class RedisLookup:
         self._url = without_password(url, "RedisLookup")
         self._secret = Secret("RedisLookup", password_file, password_env)
         _check_pattern("RedisLookup", pattern)
+        check_flags("RedisLookup", text=text)
         self._pattern = pattern
         self._is_text = text
 
@@ -299,6 +302,8 @@ class HttpLookup:
                 "drop the {} or post"
             )
         check_number("HttpLookup", "timeout_secs", timeout_secs)
+        check_flags("HttpLookup", post=post)
+        check_headers("HttpLookup", headers)
         self._url = url
         self._is_post = post
         self._headers = dict(headers or {})

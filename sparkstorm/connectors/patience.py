@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError, reason_of
+from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError, reason_of, show
+from sparkstorm.common.model.strict import near_name
 
 _FIRST_PAUSE_MS = 100
 _LONGEST_PAUSE_MS = 5_000
@@ -37,6 +38,7 @@ _DENIED = (
 # MySQL's and MariaDB's numbers of a value, a trigger's SIGNAL, a text that is no JSON, and a CHECK,
 # which their drivers take for an error of the server
 _VALUES = (1292, 1366, 1644, 3140, 3819, 4025)
+_DIALECTS = ("postgresql", "sqlite", "mysql", "mariadb", "cockroachdb", "duckdb", "oracle", "mssql")
 # of "host=h password=p", "h;Pwd=p" and "?password=p"
 _DSN_WORD = re.compile(r"(?:^|[\s?&;])([\w.%-]+)\s*=")
 
@@ -97,7 +99,8 @@ class Secret:
                 f"{what}: a password file and a variable are both given: keep one of them"
             )
         self._what = what
-        self._file = file
+        # "~" is that of the user of the worker
+        self._file = os.path.abspath(file) if file and not file.startswith("~") else file
         self._variable = variable
 
     def read(self) -> str | None:
@@ -142,6 +145,29 @@ def check_number(what: str, name: str, value: Any, least: int = 0, is_whole: boo
         )
 
 
+def check_flags(what: str, **flags: Any) -> None:
+    """Raise InvalidConfigError for an option that is not True or False: a text such as "no" would
+    be true.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InvalidConfigError(
+                f"{what}: {name} is {show(flag)}; write {name}=True or {name}=False"
+            )
+
+
+def check_headers(what: str, headers: Any) -> None:
+    """Raise InvalidConfigError for headers that are no texts by name, as a request has them."""
+    if headers is not None and not isinstance(headers, Mapping):
+        raise InvalidConfigError(f"{what}: headers is {show(headers)}; write texts by name")
+    for name, text in (headers or {}).items():
+        is_text = isinstance(name, str) and isinstance(text, str)
+        if not is_text or not name or not (f"{name}{text}".isascii() and text.isprintable()):
+            raise InvalidConfigError(
+                f"{what}: headers has {show(name)}: {show(text)}; write one line of ASCII text"
+            )
+
+
 def without_password(url: str, what: str, secret: str = "password") -> str:
     """Return a URL that holds no password; InvalidConfigError for one that does, since URLs are
     logged, with the options that name the place of its `secret`.
@@ -162,11 +188,34 @@ def database_url(url: str, what: str) -> str:
     a relative path of SQLite is made absolute.
     """
     scheme, _, file_part = without_password(url, what).partition(":///")
+    _check_dialect(url, what)
     path, mark, query = file_part.partition("?")
     is_file = path.strip() and not path.startswith(("/", ":memory:", "file:"))
     if scheme.partition("+")[0] != "sqlite" or not is_file:
         return url
     return f"{scheme}:///{os.path.abspath(os.path.expanduser(path))}{mark}{query}"
+
+
+def _check_dialect(url: str, what: str) -> None:
+    """Raise InvalidConfigError for a URL of no database, and a dialect that is misspelt; one that
+    is not installed here may be where the workers are.
+    """
+    try:
+        import sqlalchemy as sa
+    except ImportError:
+        return
+    from sqlalchemy import exc
+
+    try:
+        sa.make_url(url).get_dialect()
+    except exc.NoSuchModuleError as error:
+        name = url.partition(":")[0].partition("+")[0]
+        if name not in _DIALECTS and (hint := near_name(name, _DIALECTS)):
+            raise InvalidConfigError(
+                f"{what}: {url:.80} names the dialect {name!r:.40}, which SQLAlchemy has not{hint}"
+            ) from error
+    except exc.ArgumentError as error:
+        raise InvalidConfigError(f"{what}: {url:.80} is no URL of a database: {error}") from error
 
 
 def plain_name(name: str, what: str) -> str:

@@ -16,7 +16,14 @@ from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.names import counted
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.common.model.values.tagged import to_json
-from sparkstorm.connectors.patience import Patience, Secret, plain_name, without_password
+from sparkstorm.connectors.patience import (
+    Patience,
+    Secret,
+    check_flags,
+    check_number,
+    plain_name,
+    without_password,
+)
 from sparkstorm.connectors.time_order import NO_TIME, PartitionOrder, RecordTime, TimeOf
 
 Entries = Iterable[tuple[bytes, Mapping[bytes, bytes]]]
@@ -74,6 +81,7 @@ class RedisSource(ReplayableSpout):
             raise InvalidConfigError(
                 'RedisSource: first is "0" or "$", and lost is "fail" or "skip"'
             )
+        check_flags("RedisSource", follow=follow)
         self._url = without_password(url, "RedisSource")
         self._secret = Secret("RedisSource", password_file, password_env)
         names = [
@@ -302,6 +310,8 @@ class RedisSink(TransactionalSink):
         self._url = without_password(url, "RedisSink")
         self._secret = Secret("RedisSink", password_file, password_env)
         self._stream = plain_name(stream, "RedisSink")
+        if most is not None:
+            check_number("RedisSink", "most", most, is_whole=True)
         self._most = "" if most is None else str(most)
 
     def open(self, conf: Conf, context: TopologyContext) -> None:

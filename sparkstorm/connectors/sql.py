@@ -20,6 +20,8 @@ from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.patience import (
     Patience,
     Secret,
+    check_flags,
+    check_number,
     database_url,
     make_engine,
     require_lasting_sql,
@@ -65,6 +67,10 @@ class SqlSource(ReplayableSpout):
             raise InvalidConfigError("SqlSource: give a table or a query, one of them")
         if not fields:
             raise InvalidConfigError("SqlSource: fields names the columns to emit")
+        check_flags("SqlSource", follow=follow)
+        check_number("SqlSource", "poll_secs", poll_secs)
+        check_number("SqlSource", "gap_secs", gap_secs)
+        check_number("SqlSource", "rows", rows, 1, is_whole=True)
         self._url = database_url(url, "SqlSource")
         self._secret = Secret("SqlSource", password_file, password_env)
         self._table = table

@@ -6,17 +6,27 @@ import http.client
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sparkstorm.api import TopologyBuilder, bolt
 from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
-from sparkstorm.connectors import Console, HttpSink, Rate, Webhook
+from sparkstorm.connectors import (
+    Console,
+    HttpLookup,
+    HttpSink,
+    Rate,
+    RedisLookup,
+    RedisSink,
+    RedisSource,
+    SqlSource,
+    Webhook,
+)
 from sparkstorm.extensions.embedded.process import free_port
 from sparkstorm.testing import CaptureBolt, LocalCluster, complete_topology
 from tests.connectors.crashing_sink import CONF, die_everywhere, feed
@@ -108,9 +118,10 @@ def test_busy_servers_are_asked_again_and_refused_rows_are_parked(target: Target
     ] == [("sink", "feed", (13,), f"{target.url} answers 422: said")]
     with pytest.raises(
         WorkerFailedError,
-        match=r"'sink' .* waits for its target: .*Connection refused.*; given up after 1 s",
+        match=r"'sink' .* waits for its target: ConnectionError: http://127.0.0.1:9/a: "
+        r"Connection refused .*; given up after 1 s",
     ):
-        feed(HttpSink("http://127.0.0.1:9/"), ["n"], [[1]])
+        feed(HttpSink("http://127.0.0.1:9/a?key=secret"), ["n"], [[1]])
     for url in (
         "ftp://host/",
         "http://host:99999/",
@@ -121,6 +132,59 @@ def test_busy_servers_are_asked_again_and_refused_rows_are_parked(target: Target
     ):
         with pytest.raises(InvalidConfigError, match="is no URL of the form https://host/path"):
             HttpSink(url)
+
+
+class Mistaken(HttpSink):
+    """Sink whose code has a mistake where it makes a request."""
+
+    def commit(self, epoch: int, prepared: Any) -> None:
+        raise TypeError("'str' object cannot be interpreted as an integer")
+
+
+def test_a_mistake_in_code_is_no_refusal_of_the_target(target: Target) -> None:
+    with pytest.raises(WorkerFailedError, match=r"^component 'sink' \(task \d\): TypeError: 'str'"):
+        feed(Mistaken(target.url), ["n"], [[1]])
+
+
+WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "HttpSink: batch is '10'; write a whole number": (HttpSink, {"batch": "10"}),
+    "HttpSink: timeout_secs is '5'; write a number": (HttpSink, {"timeout_secs": "5"}),
+    "HttpSink: headers has 'X': 1; write one line": (HttpSink, {"headers": {"X": 1}}),
+    "HttpSink: headers has 'X': 'a\\nb'; write one": (HttpSink, {"headers": {"X": "a\nb"}}),
+    "HttpSink: headers is 'X'; write texts by name": (HttpSink, {"headers": "X"}),
+    "HttpLookup: post is 0; write post=True or": (HttpLookup, {"post": 0}),
+    "RedisLookup: text is 'no'; write text=True or": (
+        RedisLookup,
+        {"pattern": "{}", "text": "no"},
+    ),
+    "RedisSource: follow is 0; write follow=True": (
+        RedisSource,
+        {"streams": "s", "fields": ["n"], "follow": 0},
+    ),
+    "RedisSink: most is '9'; write a whole number": (RedisSink, {"stream": "s", "most": "9"}),
+    "SqlSource: rows is 0; write a whole number of": (
+        SqlSource,
+        {"table": "t", "fields": ["n"], "key": "n", "rows": 0},
+    ),
+    "SqlSource: poll_secs is '1'; write a number": (
+        SqlSource,
+        {"table": "t", "fields": ["n"], "key": "n", "poll_secs": "1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_a_wrong_option_is_refused_in_a_sentence(sentence: str) -> None:
+    kind, options = WRONG[sentence]
+    with pytest.raises(InvalidConfigError) as error:
+        kind("http://host/{}" if kind is HttpLookup else "http://host/a", **options)
+    assert sentence in str(error.value)
+
+
+def test_a_wrong_option_of_a_webhook_is_refused_in_a_sentence() -> None:
+    for options in ({"patience_secs": "1"}, {"most_waiting": 0}, {"max_body_bytes": "1"}):
+        with pytest.raises(InvalidConfigError, match=r"Webhook: .* is .*; write a"):
+            Webhook(0, ["n"], **cast(Any, options))
 
 
 @bolt("user")

@@ -274,7 +274,7 @@ def test_an_answer_that_is_cut_short_is_none_and_one_that_asks_to_wait_is_heeded
         (503, "Retry-After", "30"),
         (200, "Content-Length", "100"),
     ]
-    with pytest.raises(ConnectionError, match="cut its answer of 200 short"):
+    with pytest.raises(ConnectionError, match="its answer of 200 was cut short"):
         sink.commit(1, outbox)
     for _ in ("seconds", "a date, by the server's clock"):
         for problem in ("answers 503", r"asks to wait for (29|30|31) s more"):

@@ -20,7 +20,7 @@ from sparkstorm.api import Source, TopologyBuilder, TransactionalSink, Tuple
 from sparkstorm.api.columns import rows_of
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
 from sparkstorm.connectors import SqlSink, SqlSource
-from sparkstorm.connectors.patience import database_url
+from sparkstorm.connectors.patience import Secret, database_url
 from sparkstorm.testing import FeederSpout, complete_topology
 from tests.connectors.crashing_sink import die_everywhere, feed
 
@@ -209,8 +209,23 @@ def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
     ):
         with pytest.raises(InvalidConfigError, match="take the password out of the URL"):
             SqlSink(held, "rows")
-    with pytest.raises(WorkerFailedError, match="is no URL of a database"):
-        feed(SqlSink("nonsense", "rows"), ["n"], [[1]])
+    with pytest.raises(InvalidConfigError, match="SqlSink: nonsense is no URL of a database"):
+        SqlSink("nonsense", "rows")
+    with pytest.raises(InvalidConfigError, match=r"dialect 'postgrsql'.*did you mean 'postgresql'"):
+        SqlSink("postgrsql+psycopg://host/db", "rows")
+    # that of a worker's machine, which may have it
+    SqlSink("snowflake://host/db", "rows")
+
+
+def test_a_relative_password_file_is_below_the_folder_of_the_topology(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "password").write_text("secret")
+    (tmp_path / "password").chmod(0o600)
+    monkeypatch.chdir(tmp_path)
+    secret = Secret("SqlSink", "password", None)
+    monkeypatch.chdir("/")
+    assert secret.read() == "secret"
 
 
 class Bench:

@@ -21,7 +21,7 @@ from sparkstorm.connectors.kafka.client import (
 )
 from sparkstorm.connectors.kafka.records import pairs_of
 from sparkstorm.connectors.kafka.schemas import RegistryWriter, SchemaRegistry
-from sparkstorm.connectors.patience import Secret
+from sparkstorm.connectors.patience import Secret, check_flags
 
 _LOOK_SECS = 0.01
 _PARTS = -1
@@ -65,6 +65,7 @@ class KafkaSink(TransactionalSink):
         self._client = KafkaClient(
             "KafkaSink", servers, options, Secret("KafkaSink", password_file, password_env)
         )
+        check_flags("KafkaSink", tombstones=tombstones)
         self._topic = topic_name(topic, "KafkaSink")
         self._key = key
         self._value = value

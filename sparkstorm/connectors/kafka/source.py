@@ -10,7 +10,7 @@ from typing import Any
 from sparkstorm.api.collector import SpoutOutputCollector
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.common.errors import CodecError, InvalidConfigError, SparkStormError, show
+from sparkstorm.common.errors import CodecError, InvalidConfigError, SparkStormError
 from sparkstorm.common.model.values.metric_values import BEHIND
 from sparkstorm.connectors.kafka.client import KafkaClient, topic_names
 from sparkstorm.connectors.kafka.debezium import Debezium
@@ -18,7 +18,7 @@ from sparkstorm.connectors.kafka.partitions import MOST_GAUGES, TaskPartitions, 
 from sparkstorm.connectors.kafka.record_reader import RecordReader, has_value
 from sparkstorm.connectors.kafka.records import header_pairs
 from sparkstorm.connectors.kafka.schemas import SchemaRegistry
-from sparkstorm.connectors.patience import Patience, Secret, check_number
+from sparkstorm.connectors.patience import Patience, Secret, check_flags, check_number
 from sparkstorm.connectors.time_order import PartitionOrder, TimeOf
 
 _ROWS_PER_CALL = 500
@@ -82,12 +82,7 @@ class KafkaSource(ReplayableSpout):
         password_env: str | None = None,
     ) -> None:
         check_start(start, lost)
-        flags = {"follow": follow, "binary": binary, "binary_key": binary_key}
-        for name, flag in flags.items():
-            if not isinstance(flag, bool):  # a text such as "no" would be true
-                raise InvalidConfigError(
-                    f"KafkaSource: {name} is {show(flag)}; write {name}=True or {name}=False"
-                )
+        check_flags("KafkaSource", follow=follow, binary=binary, binary_key=binary_key)
         check_number("KafkaSource", "idle_secs", idle_secs)
         check_number("KafkaSource", "end_wait_secs", end_wait_secs)
         self._reader = RecordReader(
