@@ -103,6 +103,7 @@ def test_time_in_which_we_were_blind_counts_for_nobody() -> None:
     blind_ms = blind_ms_between(seen, now_ms, 10_000)
     assert blind_ms == 300_000
     assert lives(observe(seen, [BEAT], [SLOT], now_ms, blind_ms), now_ms)
+    assert lives(observe(seen, [BEAT], [], now_ms, blind_ms), now_ms)  # nor for supervisors
     assert blind_ms_between(seen, LATE + 20_000, 10_000) == 0
     assert blind_ms_between(LastSeen(), LATE, 10_000) == 0
 
