@@ -316,7 +316,7 @@ def test_rows_of_a_frame_are_deleted_when_all_before_them_are_done_and_what_is_n
     signs = (
         "field 'n' is 'x', not a whole number",
         "no JSON",
-        "the most are 8192",
+        "which bigint does not hold",
         "no JSON",
         "no JSON",
     )
