@@ -220,16 +220,21 @@ class Deaths:
         self._beat_by_slot: dict[WorkerSlot, WorkerBeat] = {}
         self._work: object = None
         self._read = 0  # most input that sources had read
+        self._executed = 0  # when work was last done, or a worker replaced
         # how many workers had died at each slot when it last got on
         self._deaths_before: dict[WorkerSlot, int] = {}
 
     def look(self, beats: list[WorkerBeat], progress: TopologyProgress) -> None:
         """Report what changed; WorkerFailedError when it is no use to go on."""
-        work = progress.executed, progress.acked, progress.failed, progress.parked
+        work = progress.acked, progress.failed, progress.parked
+        # the next worker executes held inputs again
+        again = sum(progress.held.values())
+        has_executed = progress.executed > self._executed + again
         # what was read and not committed is gone with its worker, and the next one reads it again
-        if work != self._work or progress.done > self._read:
+        if work != self._work or has_executed or progress.done > self._read:
             self._work = work
             self._read = max(self._read, progress.done)
+            self._executed = progress.executed
             self._deaths_before = {}
         for beat in beats:
             slot = beat.slot
@@ -239,6 +244,7 @@ class Deaths:
                     f"worker {slot} of {self._topology_id} cannot run: {beat.message}"
                 )
             if former is not None and 0 != former.pid != beat.pid != 0:
+                self._executed = max(self._executed, progress.executed)
                 why = beat.stats.get("last_end") or "its slot was started again"
                 log = self._logs.place(slot)
                 self._say(

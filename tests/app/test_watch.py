@@ -217,6 +217,23 @@ def test_input_that_is_read_again_after_each_death_is_no_progress(tmp_path: Path
         deaths.look([last], replace(AT_WORK, done=0))
 
 
+def test_held_inputs_that_are_executed_again_after_each_death_are_no_progress(
+    tmp_path: Path,
+) -> None:
+    deaths, held = Deaths("words-1-1", FileLogs(tmp_path, "words-1-1"), lambda _: None), {"a": 20}
+    executed = 0
+    for died in range(MAX_DEATHS_WITHOUT_PROGRESS):
+        for more in (0, 13, 7):
+            executed += more
+            progress = replace(AT_WORK, executed=executed, held=held)
+            deaths.look([a_beat(died + 1, deaths=died)], progress)
+    last = a_beat(99, deaths=MAX_DEATHS_WITHOUT_PROGRESS)
+    deaths.look([last], replace(AT_WORK, executed=executed + 21, held=held))
+    last = a_beat(100, deaths=2 * MAX_DEATHS_WITHOUT_PROGRESS)
+    with pytest.raises(WorkerFailedError, match="died 6 times without getting anything done"):
+        deaths.look([last], replace(AT_WORK, executed=executed + 41, held=held))
+
+
 def test_a_slot_that_was_restarted_counts_deaths_anew(tmp_path: Path) -> None:
     deaths = Deaths("words-1-1", FileLogs(tmp_path, "words-1-1"), lambda _: None)
     for died in (5, 0, 5):
