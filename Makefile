@@ -61,7 +61,7 @@ types: $(VENV)/installed-dev
 	@$(BIN)/mypy
 
 bench: $(VENV)/installed-bench
-	@$(WITH_JAVA) && for script in $$(grep -l __main__ benchmarks/*.py | grep -v -e perf.py -e placement_hosts.py); do \
+	@$(WITH_JAVA) && for script in $$(grep -l __main__ benchmarks/*.py | grep -v perf.py); do \
 		echo "== $$script"; python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
 
 perf: $(VENV)/installed-dev

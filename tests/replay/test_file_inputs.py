@@ -370,8 +370,8 @@ def test_a_number_that_no_column_holds_ends_the_replay_by_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Live it is a whole number like any other."""
-    (tmp_path / "a.json").write_text('{"name": "f", "count": 1180591620717411303424}')
-    source = Files(str(tmp_path), "json", FIELDS)
+    pq.write_table(pa.table({"name": ["f"], "count": [1 << 40]}), tmp_path / "a.parquet")
+    source = Files(str(tmp_path), "parquet", {"name": "string", "count": "int"})
     read = FilesInput(spark, given(source, tmp_path), source)
     with pytest.raises(SPARK_ERRORS, match="input 'source', field 'count': a number is beyond"):
         read.frame().collect()

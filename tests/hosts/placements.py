@@ -1,6 +1,6 @@
 """Runs one topology under several schedulers on emulated hosts, and tables what crosses between them.
 
-    python -m benchmarks.placement_hosts [--rounds 5] [--rate 1200] [--workers 3] [SCHEDULER ...]
+    python -m tests.hosts.placements [--rounds 5] [--rate 1200] [--workers 3] [SCHEDULER ...]
 
 Three chains (spout, relay by one key, relay by another, latencies by the first; keys by Zipf's law)
 emit `--parts` of the rate, of rows with 400, 200 and 100 bytes of text. In each round every
@@ -121,7 +121,7 @@ class Chains:
 
     def __init__(self, lab: Lab) -> None:
         self._workers = lab.workers
-        command = lab.client.inside([sys.executable, "-m", "benchmarks.placement_hosts", "--serve"])
+        command = lab.client.inside([sys.executable, "-m", "tests.hosts.placements", "--serve"])
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         self._process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1200, help="rows a second of all spouts")
     parser.add_argument("--parts", type=int, nargs=3, default=(6, 2, 1), help="of the chains")
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--results", type=Path, default=ROOT / "results" / "placement_hosts.jsonl")
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "placements.jsonl")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

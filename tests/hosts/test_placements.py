@@ -1,6 +1,6 @@
 """Bytes between hosts, out of two looks at a topology."""
 
-from benchmarks.placement_hosts import crossing
+from tests.hosts.placements import crossing
 
 PLACES = {
     "1": ["spout", "w1", "w1:6700"],
