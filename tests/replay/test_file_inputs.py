@@ -27,7 +27,6 @@ from sparkstorm.common.model.values.tagged import read_value
 from sparkstorm.connectors import FileLines, Files
 from sparkstorm.driver.replay.file_inputs import FileInput, FilesInput, _batch, _read, types_of
 from sparkstorm.replay import ReplayOptions, replay
-from sparkstorm.replay.failures import SPARK_ERRORS
 from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.replay import start
 from sparkstorm.replay.results.value_cells import as_values
@@ -85,7 +84,7 @@ def divided(source: Source, path: Path, most_bytes: int) -> dict[str, list[Any]]
     )
     for stream, rows in _read(given(source, path), splits):
         if stream == "default":
-            batch = as_values(_batch("source", rows, types), columns)
+            batch = as_values(_batch(rows, types), columns)
             rows = zip(*(column.to_pylist() for column in batch.columns), strict=True)
         found[stream] += map(repr, rows)
     return found
@@ -366,12 +365,10 @@ def test_a_field_of_any_type_may_be_the_event_time(spark: SparkSession, tmp_path
 
 
 @pytest.mark.system
-def test_a_number_that_no_column_holds_ends_the_replay_by_name(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Live it is a whole number like any other."""
-    pq.write_table(pa.table({"name": ["f"], "count": [1 << 40]}), tmp_path / "a.parquet")
-    source = Files(str(tmp_path), "parquet", {"name": "string", "count": "int"})
+def test_a_number_that_no_column_holds_is_a_bad_record(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"name": "f", "count": 1180591620717411303424}')
+    source = Files(str(tmp_path), "json", FIELDS)
     read = FilesInput(spark, given(source, tmp_path), source)
-    with pytest.raises(SPARK_ERRORS, match="input 'source', field 'count': a number is beyond"):
-        read.frame().collect()
+    assert not read.frame().collect()
+    [bad] = read.frame("bad").collect()
+    assert "field 'count' is 1180591620717411303424, which bigint does not hold" in str(bad)

@@ -112,7 +112,7 @@ class FilesInput:
             for group in (n for batch in batches for n in batch.column(0).to_pylist()):
                 for name, rows in _read(given, groups[group]):
                     if name == stream:
-                        yield _batch(given.spout, rows, types)
+                        yield _batch(rows, types)
                     elif name == _BAD:
                         count += len(rows)
                         problem = problem or f"{rows[0][3]}, in {rows[0][0]} at {rows[0][1]}"
@@ -279,22 +279,16 @@ def _read(given: FileInput, splits: Sequence[FileSplit]) -> Iterator[tuple[str, 
             part.close()
 
 
-def _batch(name: str, rows: Any, types: Mapping[str, pa.DataType | None]) -> pa.RecordBatch:
+def _batch(rows: Any, types: Mapping[str, pa.DataType | None]) -> pa.RecordBatch:
     if isinstance(rows, pa.RecordBatch):
         columns = rows.columns
     else:
         columns = list(zip(*rows, strict=True))
     arrays = []
-    for column, (field, kind) in zip(columns, types.items(), strict=True):
-        try:
-            is_array = isinstance(column, pa.Array)
-            if kind is None:
-                arrays.append(value_cells(plain_values(column) if is_array else column))
-            else:
-                arrays.append(column.cast(kind) if is_array else pa.array(column, kind))
-        except (pa.ArrowInvalid, OverflowError) as error:
-            raise ReplayFailedError(
-                f"input '{name}', field '{field}': a number is beyond those of its column ({error}); "
-                "give the replay a frame with a wider type"
-            ) from error
+    for column, kind in zip(columns, types.values(), strict=True):
+        is_array = isinstance(column, pa.Array)
+        if kind is None:
+            arrays.append(value_cells(plain_values(column) if is_array else column))
+        else:
+            arrays.append(column.cast(kind) if is_array else pa.array(column, kind))
     return pa.RecordBatch.from_arrays(arrays, list(types))
