@@ -288,6 +288,7 @@ class LookupBolt(GatheringBolt):
         if callable(self._fetch):
             return self._fetch(keys)
         began_s = time.monotonic()
+        pause_s = _FIRST_PAUSE_S
         for tries in count(1):
             try:
                 return self._fetch.fetch(keys)
@@ -302,7 +303,8 @@ class LookupBolt(GatheringBolt):
                     ) from error
                 if tries % _TRIES_PER_REPORT == 1:
                     self._collector.report_error(words)
-                if self._is_closed.wait(min(_FIRST_PAUSE_S * 2**tries, _LONGEST_PAUSE_S)):
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                if self._is_closed.wait(pause_s):
                     raise
             except InvalidConfigError as error:
                 if not is_needed:  # old values are still good

@@ -218,6 +218,16 @@ def test_a_source_that_is_away_is_waited_for_and_parks_nothing() -> None:
     assert done.dead_letters == []
 
 
+def test_a_source_may_be_away_for_more_tries_than_a_float_has_powers_of_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sparkstorm.streams.lookup._LONGEST_PAUSE_S", 0.0)
+    away = Source(*[ConnectionError("away")] * 1100)
+    conf = {"topology.max.retries": 0, "topology.sink.patience.secs": 86_400}
+    done = complete_topology(topology(located(away)), {"users": [["ann", 1]]}, conf=conf)
+    assert done["country"] == [("ann", 1, "NL")]
+
+
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
