@@ -472,6 +472,7 @@ def test_arguments_of_another_shape_are_refused() -> None:
         "default",
         emitter.emit,
         Codec().rest,
+        None,
         {},
     )
     clock = SourceClock(0, 0)
@@ -610,12 +611,20 @@ def test_runs_within_a_run_lose_no_input() -> None:
     assert sorted(tup[0] for tup in kept) == [0, 1, 3]
 
 
-def test_one_picker_of_several_that_fails_leaves_no_row() -> None:
+def test_a_picker_or_check_of_types_that_fails_leaves_no_row() -> None:
     def fails(values: Any) -> Any:
         raise KeyError("no task")
 
     source, emitter, rows = Source("s", 1, "default", ("n",)), Emitter("s", {}, False), list[Any]()
-    for picks in ((lambda values: rows, fails), (lambda values: rows, lambda values: ())):
+
+    def good(values: Any) -> Any:
+        return rows
+
+    for picks, holds in (
+        ((good, fails), None),
+        ((good, lambda values: ()), None),
+        ((good,), fails),
+    ):
         emit = core.Emit(
             emitter,
             "roots",
@@ -628,6 +637,7 @@ def test_one_picker_of_several_that_fails_leaves_no_row() -> None:
             "default",
             emitter.emit,
             Codec().rest,
+            holds,
             {"odd": None},
         )
         with pytest.raises((KeyError, SystemError)):

@@ -496,6 +496,7 @@ typedef struct {
     PyObject *stream;
     PyObject *plain;
     PyObject *rest;   /* decides about values that are neither scalars nor plain containers */
+    PyObject *holds;  /* says whether the values are of the declared types; None: the stream declares none */
     PyObject *others; /* an Emit by name of other streams */
 } Emit;
 
@@ -596,6 +597,15 @@ emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *na
             is_usual = 0;
         }
     }
+    if (is_usual && self->holds != Py_None) {
+        PyObject *answer = PyObject_CallOneArg(self->holds, values);
+        is_usual = answer == NULL ? -1 : PyObject_IsTrue(answer);
+        Py_XDECREF(answer);
+        if (is_usual < 0) {
+            Py_DECREF(values);
+            return NULL;
+        }
+    }
     if (!is_usual) {
         Py_XDECREF(values);
         return PyObject_Vectorcall(self->plain, args, PyVectorcall_NARGS(nargsf), names);
@@ -626,11 +636,11 @@ emit_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *na
 static PyObject *
 emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
-    PyObject *emitter, *log, *spreads, *unread, *picks, *source, *stream, *plain, *rest, *others;
+    PyObject *emitter, *log, *spreads, *unread, *picks, *source, *stream, *plain, *rest, *holds, *others;
     const char *slot;
     Py_ssize_t width;
-    if (!PyArg_ParseTuple(args, "OsO!O!O!O!OnUOOO!", &emitter, &slot, &PyList_Type, &log, &PyList_Type, &spreads, &PyList_Type, &unread,
-                          &PyTuple_Type, &picks, &source, &width, &stream, &plain, &rest, &PyDict_Type, &others))
+    if (!PyArg_ParseTuple(args, "OsO!O!O!O!OnUOOOO!", &emitter, &slot, &PyList_Type, &log, &PyList_Type, &spreads, &PyList_Type, &unread,
+                          &PyTuple_Type, &picks, &source, &width, &stream, &plain, &rest, &holds, &PyDict_Type, &others))
         return NULL;
     if (PyTuple_GET_SIZE(picks) > MOST_PICKS) {
         PyErr_SetString(PyExc_ValueError, "more than 64 pickers");
@@ -656,6 +666,7 @@ emit_new(PyTypeObject *type, PyObject *args, PyObject *names)
     PyUnicode_InternInPlace(&self->stream);
     self->plain = Py_NewRef(plain);
     self->rest = Py_NewRef(rest);
+    self->holds = Py_NewRef(holds);
     return (PyObject *)self;
 }
 
@@ -671,6 +682,7 @@ emit_traverse(Emit *self, visitproc visit, void *arg)
     Py_VISIT(self->source);
     Py_VISIT(self->plain);
     Py_VISIT(self->rest);
+    Py_VISIT(self->holds);
     return 0;
 }
 
@@ -687,6 +699,7 @@ emit_clear(Emit *self)
     Py_CLEAR(self->stream);
     Py_CLEAR(self->plain);
     Py_CLEAR(self->rest);
+    Py_CLEAR(self->holds);
     return 0;
 }
 
@@ -701,7 +714,7 @@ emit_dealloc(Emit *self)
 static PyTypeObject EmitType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "sparkstorm.common.model._core.Emit",
-    .tp_doc = "Emit(emitter, slot of its roots, log, spreads, unread, pickers, source, width, stream, plain, rest, others): emit of a "
+    .tp_doc = "Emit(emitter, slot of its roots, log, spreads, unread, pickers, source, width, stream, plain, rest, holds, others): emit of a "
               "stream whose pickers choose one task each, and of the other streams by name.",
     .tp_basicsize = sizeof(Emit),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

@@ -414,23 +414,9 @@ def fast_emit(emitter: Emitter) -> Callable[..., None]:
     others = {
         stream: _core_emit(emitter, stream, {})
         for stream in emitter.routes
-        # rows of `bad` are counted, those of declared types checked
-        if stream not in (DEFAULT_STREAM, BAD_STREAM) and not emitter.routes[stream].declared
+        if stream not in (DEFAULT_STREAM, BAD_STREAM)  # rows of `bad` are counted
     }
-    emit = _core_emit(emitter, DEFAULT_STREAM, others)
-    route = emitter.routes.get(DEFAULT_STREAM)
-    if route is None or route.holds is None:
-        return emit
-    holds, width = route.holds, route.width
-
-    def typed(values: Any, stream: str = DEFAULT_STREAM) -> None:
-        is_row = (type(values) is tuple or type(values) is list) and len(values) == width
-        if stream != DEFAULT_STREAM or (is_row and holds(values)):
-            emit(values, stream)
-        else:
-            emitter.emit(values)
-
-    return typed
+    return _core_emit(emitter, DEFAULT_STREAM, others)
 
 
 def _core_emit(
@@ -454,6 +440,7 @@ def _core_emit(
         stream,
         emitter.emit,
         route.rest if route else None,
+        route.holds if route else None,
         others,
     )
     return made
