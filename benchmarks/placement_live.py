@@ -134,7 +134,10 @@ def main() -> None:
     one, last = runs[1, 1], runs[2, 2]
     profile = replace(last.topologies[0], measured=one.topologies[0].measured)
     scene = replace(last, topologies=(profile,))
-    (row,) = predict(scene, network, rate_of(last) / rate_of(one), measured_in=one)
+    # Each run has another id, and the same executors.
+    (placed,) = one.assignments.values()
+    before = replace(one, assignments={profile.id: placed})
+    (row,) = predict(scene, network, rate_of(last) / rate_of(one), measured_in=before)
     (busiest,) = predict(last, FREE)
     error = row["used"] / busiest["used"] - 1
     print(

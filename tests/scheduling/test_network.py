@@ -175,6 +175,9 @@ def test_what_cannot_be_predicted_is_named() -> None:
         InvalidConfigError, match="'topology-00000' has 12 executors without a place"
     ):
         predict(generate(2, 1, 12, 1, seed=1, shapes="chain"))
+    together = pair(WorkerSlot("n1", 1), WorkerSlot("n1", 1))
+    with pytest.raises(InvalidConfigError, match="'t' has no assignment in measured_in: give"):
+        predict(together, measured_in=replace(together, assignments={}))
 
 
 @pytest.mark.parametrize("load", [-1, float("nan"), float("inf"), "2", None, True])

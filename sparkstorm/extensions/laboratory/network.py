@@ -80,9 +80,10 @@ def predict(
     the most that the placement can take with its bottleneck, and the latency in ms.
 
     All topologies grow together. `used` is the share in use of the busiest worker, node or link at
-    that load; the latency is None where that is 1 or more. Measured CPU counts as user code's alone; where it was measured
-    on a live cluster, give that placement as `measured_in`, and what the network costs there is
-    subtracted. InvalidConfigError names a topology that was not measured or lacks a place.
+    that load; the latency is None where that is 1 or more. Measured CPU counts as user code's
+    alone; where it was measured on a live cluster, give that placement as `measured_in`, and what
+    the network costs there is subtracted. InvalidConfigError names a topology that was not
+    measured, or lacks a place in either scene.
     """
     if not is_amount(load):
         raise InvalidConfigError(f"load: expected 0 or more times the rates, got {show(load)}")
@@ -107,6 +108,11 @@ class _Model:
         self._used: dict[str, set[str]] = {}
         for topology in scene.topologies:
             before = measured_in.assignments.get(topology.id) if measured_in else None
+            if measured_in and not before:
+                raise InvalidConfigError(
+                    f"{show(topology.id)} has no assignment in measured_in: give the scene in which "
+                    "it was measured, under the same id"
+                )
             self._add(topology, _checked(topology, scene), before)
 
     def _add(self, topology: TopologyView, placed: Placed, before: Placed | None) -> None:
