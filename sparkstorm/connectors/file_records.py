@@ -7,10 +7,15 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from sparkstorm.api.columns import WHOLE, arrow_type, is_of_type, rows_of
+from sparkstorm.api.columns import WHOLE, arrow_type, holds_all, is_of_type, rows_of
 from sparkstorm.common.errors import CodecError, InvalidConfigError, show
 from sparkstorm.common.model.values.column_types import ANY, ColumnType, parse_type
-from sparkstorm.common.model.values.declared_values import Declared, holds_of, row_check
+from sparkstorm.common.model.values.declared_values import (
+    Declared,
+    declared_fields,
+    holds_of,
+    row_check,
+)
 
 FORMATS = ("lines", "json", "csv", "parquet")
 _SKIP_BYTES = 1 << 20
@@ -217,6 +222,8 @@ class ParquetReader:
                     f"{where}: column '{name}' is {kind}, but the source declares {declared}"
                 )
         self._columns = [schema.field(name) for name in fields]
+        typed = declared_fields(tuple(types), types)
+        self._whole = [field for field in typed if field.kind.name in WHOLE]
         self._is_julian = _is_julian(self._file.metadata.metadata or {})
         self.rows = int(self._file.metadata.num_rows)
         self._batches = self._read(start, fields)
@@ -235,6 +242,39 @@ class ParquetReader:
             raise
         self.at += 0 if batch is None else batch.num_rows
         return batch
+
+    def records(self, batch: Any, first: int) -> Iterator[FileRecord]:
+        """Yield the rows of a batch, whose first has this number; one by one when some value is none
+        that tuples carry, or beyond its declared type.
+        """
+        try:
+            rows = enumerate(self.rows_of(batch), first + 1)
+            yield from (FileRecord(row, "", "", end) for end, row in rows)
+            return
+        except (CodecError, ValueError, OverflowError):
+            pass
+        for index in range(batch.num_rows):
+            single = batch.slice(index, 1)
+            try:
+                [row] = self.rows_of(single)
+                yield FileRecord(row, "", "", first + index + 1)
+            except (CodecError, ValueError, OverflowError) as error:
+                cells = {
+                    name: " ".join(str(single.column(name)).split()) for name in single.schema.names
+                }
+                yield FileRecord((), str(error)[:300], str(cells)[:2000], first + index + 1)
+
+    def rows_of(self, batch: Any) -> list[tuple[Any, ...]]:
+        """Return a batch as rows of plain values."""
+        self.check(batch)
+        return rows_of(batch)
+
+    def check(self, batch: Any) -> None:
+        """Raise CodecError where a batch has a whole number beyond its declared type."""
+        for place, kind, _ in self._whole:
+            if not holds_all(kind, batch.column(place)):
+                name = batch.schema.names[place]
+                raise CodecError(f"field '{name}' is a number which {kind} does not hold")
 
     def close(self) -> None:
         """Close the file."""
@@ -352,29 +392,6 @@ def row_group_starts(source: Any, most_bytes: int) -> list[int]:
     return starts
 
 
-def row_records(batch: Any, first: int) -> Iterator[FileRecord]:
-    """Yield the rows of a batch, whose first has this number; one by one when some value is none
-    that tuples carry.
-    """
-    try:
-        yield from (
-            FileRecord(row, "", "", end) for end, row in enumerate(rows_of(batch), first + 1)
-        )
-        return
-    except (CodecError, ValueError, OverflowError):
-        pass
-    for index in range(batch.num_rows):
-        single = batch.slice(index, 1)
-        try:
-            [row] = rows_of(single)
-            yield FileRecord(row, "", "", first + index + 1)
-        except (CodecError, ValueError, OverflowError) as error:
-            cells = {
-                name: " ".join(str(single.column(name)).split()) for name in single.schema.names
-            }
-            yield FileRecord((), str(error)[:300], str(cells)[:2000], first + index + 1)
-
-
 class ParquetRows:
     """Reader of a Parquet file row by row."""
 
@@ -388,7 +405,7 @@ class ParquetRows:
         while (record := next(self._rows, None)) is None:
             if (batch := self._reader.next_batch()) is None:
                 return None
-            self._rows = row_records(batch, self.at)
+            self._rows = self._reader.records(batch, self.at)
         self.at = record.end
         return record
 

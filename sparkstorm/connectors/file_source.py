@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from sparkstorm.api.collector import SpoutOutputCollector
-from sparkstorm.api.columns import rows_of
 from sparkstorm.api.components import Conf, ReplayableSpout
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import CodecError, InvalidConfigError
@@ -49,7 +48,6 @@ from sparkstorm.connectors.file_records import (
     json_parser,
     line_parser,
     row_group_starts,
-    row_records,
     schema_of,
 )
 from sparkstorm.connectors.patience import check_flags, check_number
@@ -450,15 +448,16 @@ class Files(ReplayableSpout):
         if self._emits_batches:
             # it holds a value that no tuple carries: which one is found row by row
             with suppress(CodecError):
+                reader.check(batch)
                 self._collector.emit_batch(batch, file.number << _OFFSET_BITS | first)
                 return int(batch.num_rows)
         emit = self._collector.emit
         id_of_file = file.number << _OFFSET_BITS
         try:
-            rows = rows_of(batch)
+            rows = reader.rows_of(batch)
         except (CodecError, ValueError, OverflowError):
             file.at = first
-            for record in row_records(batch, first):
+            for record in reader.records(batch, first):
                 self._emit_record(file, record)
             return int(batch.num_rows)
         for number, values in enumerate(rows, first):

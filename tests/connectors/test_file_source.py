@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.api.columns import rows_of
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors import Files
 from sparkstorm.connectors.file_records import CsvReader, FileRecord
@@ -55,6 +56,9 @@ class Collector:
     def emit(self, values: tuple[Any, ...], message_id: Any, stream: str = "default") -> None:
         (self.rows if stream == "default" else self.bad).append(values)
 
+    def emit_batch(self, batch: pa.RecordBatch, message_id: Any) -> None:
+        self.rows += rows_of(batch)
+
     def report_error(self, error: str) -> None:
         self.errors.append(error)
 
@@ -73,10 +77,19 @@ class Run:
 
     opened: ClassVar[list[Files]] = []
 
-    def __init__(self, spout: Files, position: Any = None, index: int = 0, tasks: int = 1) -> None:
+    def __init__(
+        self,
+        spout: Files,
+        position: Any = None,
+        index: int = 0,
+        tasks: int = 1,
+        column_streams: Sequence[str] = (),
+    ) -> None:
         self.spout, self.collector = copy.copy(spout), Collector()
         self.opened.append(self.spout)
-        self.spout.open({}, Context(index, tasks), self.collector)  # type: ignore[arg-type]
+        context = Context(index, tasks)
+        context.column_streams = frozenset(column_streams)
+        self.spout.open({}, context, self.collector)  # type: ignore[arg-type]
         if position is not None:
             self.spout.restore(position)
 
@@ -262,6 +275,28 @@ def test_rows_of_parquet_that_no_tuple_carries_go_to_bad_and_the_others_are_read
         bad = sorted((Path(path).stem, place) for path, place, _, _ in run.collector.bad)
         assert bad == sorted((name, 1) for name in columns)
         assert run.spout.is_exhausted()
+
+
+@pytest.mark.parametrize(("time", "streams"), [(None, ()), ("n", ()), (None, ("default",))])
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        ("int", pa.array([1, 2**31, 3, None])),
+        ("smallint", pa.array([1, -(2**15) - 1, 3, None], pa.int32())),
+        ("bigint", pa.array([1, 2**63, 3, None], pa.uint64())),
+        ("tinyint", pa.array([1, 128, 3, None]).dictionary_encode()),
+    ],
+)
+def test_numbers_of_parquet_beyond_their_declared_type_go_to_bad(
+    tmp_path: Path, kind: str, column: pa.Array, time: str | None, streams: Sequence[str]
+) -> None:
+    pq.write_table(pa.table({"n": range(4), "v": column}), tmp_path / "a.parquet")
+    files = Files(str(tmp_path), "parquet", {"n": "bigint", "v": kind}, time=time)
+    run = Run(files, column_streams=streams).steps()
+    assert run.collector.rows == [(0, 1), (2, 3), (3, None)]
+    [(_, place, text, problem)] = run.collector.bad
+    assert (place, problem) == (1, f"field 'v' is a number which {kind} does not hold")
+    assert str(column[1].as_py()) in text
 
 
 def test_a_cell_of_csv_may_be_as_large_as_a_record_and_have_many_lines(tmp_path: Path) -> None:
