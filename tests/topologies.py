@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from sparkstorm.api import (
@@ -14,7 +16,7 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.common.model.topology import Topology
-from sparkstorm.testing import Shared
+from sparkstorm.testing import FeederSpout, LocalCluster, Shared
 
 
 class Split(BasicBolt):
@@ -72,3 +74,34 @@ class Log(ReplayableSpout):
 
     def restore(self, position: Any) -> None:
         self.at = position
+
+
+def feed(spout: FeederSpout, values: Iterable[Any]) -> None:
+    """Feed each of the values as a tuple of one field."""
+    for value in values:
+        spout.feed([value])
+
+
+@contextmanager
+def running(
+    topology: Topology, conf: Mapping[str, Any] | None = None, **options: Any
+) -> Iterator[LocalCluster]:
+    """A local cluster, made with these options, that runs the topology."""
+    with LocalCluster(**options) as cluster:
+        cluster.submit(topology, conf)
+        yield cluster
+
+
+@contextmanager
+def ran(
+    topology: Topology,
+    spout: FeederSpout,
+    values: Iterable[Any],
+    conf: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Iterator[LocalCluster]:
+    """The same after its spout was fed these values and nothing waits any more."""
+    with running(topology, conf, **options) as cluster:
+        feed(spout, values)
+        cluster.run_until_idle()
+        yield cluster

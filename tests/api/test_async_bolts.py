@@ -30,6 +30,7 @@ from sparkstorm.testing import (
     Shared,
     complete_topology,
 )
+from tests.topologies import feed, ran, running
 
 ONCE = {"topology.delivery.guarantee": "exactly-once"}
 
@@ -48,8 +49,7 @@ def rows_of(made: Any, numbers: Any, conf: Conf | None = None) -> list[Any]:
     spout, capture = FeederSpout({"n": "bigint"}), CaptureBolt()
     with LocalCluster() as cluster:
         cluster.submit(topology(made, spout, capture), conf or ONCE)
-        for n in numbers:
-            spout.feed([n])
+        feed(spout, numbers)
         cluster.run_until_idle()
     return [row[0] for row in capture.values]
 
@@ -172,10 +172,7 @@ async def swallow(tup: Any) -> None:
 
 def test_a_coroutine_without_outputs_is_acked_when_it_ends() -> None:
     spout = FeederSpout({"n": "bigint"})
-    with LocalCluster() as cluster:
-        cluster.submit(topology(swallow, spout))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(topology(swallow, spout), spout, [1]):
         assert spout.acked == [0]
 
 
@@ -192,10 +189,8 @@ def test_a_crash_gives_open_inputs_again_and_nothing_is_lost_or_doubled() -> Non
             collector.emit((tup["n"],))
 
     spout, capture = FeederSpout({"n": "bigint"}), CaptureBolt()
-    with LocalCluster(thread_patience_secs=0.2) as cluster:
-        cluster.submit(topology(Waits(), spout, capture), ONCE)
-        for n in range(20):
-            spout.feed([n])
+    with running(topology(Waits(), spout, capture), ONCE, thread_patience_secs=0.2) as cluster:
+        feed(spout, range(20))
         cluster.run_until(lambda: len(capture.values) == 10)
         cluster.kill_worker("async")
         gate.value.set()

@@ -32,7 +32,7 @@ from sparkstorm.data_plane.checkpoint.files import read_checkpoint
 from sparkstorm.data_plane.transport.local_reader import LocalReader
 from sparkstorm.replay import checkpoint_states, replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
-from tests.topologies import Count, word_count
+from tests.topologies import Count, ran, running, word_count
 from tests.worker.building import Collecting, chain
 
 
@@ -134,10 +134,7 @@ def test_windows_of_a_savepoint_fire_in_the_next_run(tmp_path: Path) -> None:
 
 def test_a_replay_begins_with_the_states_of_a_savepoint(tmp_path: Path) -> None:
     spout = FeederSpout(["line"])
-    with LocalCluster() as cluster:
-        cluster.submit(word_count(spout, 2, count=Words()))
-        spout.feed(["a b a"])
-        cluster.run_until_idle()
+    with ran(word_count(spout, 2, count=Words()), spout, ["a b a"]) as cluster:
         cluster.savepoint(tmp_path / "saved")
         spout.feed(["c"])
         cluster.run_until_idle()
@@ -186,8 +183,7 @@ class Plain(Spout):
 def test_what_is_still_under_way_is_named_and_the_topology_goes_on(
     spout: Any, bolt: Any, sentence: str, tmp_path: Path
 ) -> None:
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), {"topology.message.timeout.secs": 600})
+    with running(chain(spout, bolt), {"topology.message.timeout.secs": 600}) as cluster:
         if isinstance(spout, FeederSpout):
             spout.feed([1])
         cluster.advance(1)
@@ -339,10 +335,9 @@ def test_a_savepoint_waits_for_the_rows_of_a_sink_and_the_next_run_counts_its_ep
 
 def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> None:
     spout = FeederSpout(["line"])
-    with LocalCluster() as cluster:
-        cluster.submit(word_count(spout, 2, count=Words()), {"topology.workers": 2})
-        spout.feed(["a b a c"])
-        cluster.run_until_idle()
+    with ran(
+        word_count(spout, 2, count=Words()), spout, ["a b a c"], {"topology.workers": 2}
+    ) as cluster:
         topology = cluster.topology()
         reader = LocalReader(topology.store)
         source = SavepointSource(topology.info_by_task, reader)

@@ -28,8 +28,9 @@ from sparkstorm.connectors import (
     RedisSource,
     SqlSink,
 )
-from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
+from sparkstorm.testing import FeederSpout, Shared, die
 from tests.connectors.crashing_sink import feed
+from tests.topologies import running
 
 CONF = {
     "topology.epoch.rows": 4,
@@ -47,8 +48,7 @@ def build(sink: FileSink | SqlSink, fields: Any = ("n", "text")) -> tuple[Topolo
 
 def write(sink: FileSink, rows: int = 30, seed: int = 0) -> None:
     topology, feed = build(sink)
-    with LocalCluster(seed=seed) as cluster:
-        cluster.submit(topology, CONF)
+    with running(topology, CONF, seed=seed) as cluster:
         for n in range(rows):
             feed.feed([n, str(n)])
         cluster.run_until_idle()
@@ -91,8 +91,7 @@ def test_lines_of_json_without_a_schema_have_the_fields_of_their_rows(tmp_path: 
     builder.set_spout("bad", first)
     builder.set_spout("late", second)
     builder.set_bolt("files", FileSink(tmp_path, "json", flush_secs=0), inputs=["bad", "late"])
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), CONF)
+    with running(builder.build(), CONF) as cluster:
         first.feed(["line 1", "no JSON"])
         second.feed([[1, "a"]])
         cluster.run_until_idle()
@@ -148,8 +147,7 @@ def test_a_death_in_every_phase(tmp_path: Path, options: Any) -> None:
 def test_rows_that_do_not_fit_the_schema_are_parked_by_field(tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int8()), ("text", pa.string()), ("tags", pa.list_(pa.int64()))])
     topology, feed = build(FileSink(tmp_path, schema=schema, flush_secs=0), ("n", "text", "tags"))
-    with LocalCluster() as cluster:
-        cluster.submit(topology, CONF)
+    with running(topology, CONF) as cluster:
         for row in (
             [1, "a", [1]],
             [1.5, "b", [1]],
@@ -172,8 +170,7 @@ def test_an_epoch_whose_rows_all_failed_leaves_no_file(tmp_path: Path, format: s
     topology, feed = build(
         FileSink(tmp_path, format, "n bigint, text string", flush_secs=0, target_bytes=0)
     )
-    with LocalCluster() as cluster:
-        cluster.submit(topology, CONF)
+    with running(topology, CONF) as cluster:
         for row in ([1, "a"], [1.5, "b"], [2, "c"]):
             feed.feed(row)
             cluster.run_until_idle()

@@ -40,7 +40,7 @@ from sparkstorm.connectors.kafka import sink as kafka_sink
 from sparkstorm.connectors.kafka.records import batch_maker, meta_fields
 from sparkstorm.replay import replay_locally
 from sparkstorm.streams import AsOfJoinBolt
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared, complete_topology
+from sparkstorm.testing import CaptureBolt, FeederSpout, Shared, complete_topology
 from sparkstorm.testing.servers import KafkaServer
 from tests.connectors.crashing_sink import CrashingSink, die_everywhere, feed
 from tests.connectors.registry import serve
@@ -49,6 +49,7 @@ from tests.connectors.test_debezium import RECORDS
 from tests.connectors.test_forgotten_epochs import write_beyond_a_lost_store
 from tests.connectors.test_sql import Bench as SqlBench
 from tests.leaks import keep_children
+from tests.topologies import running
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
@@ -493,8 +494,7 @@ def test_a_poison_record_costs_itself_only(kafka: KafkaServer) -> None:
     builder.set_spout("kafka", KafkaSource(kafka.address, name, {"t": "string"}, follow=False))
     builder.set_bolt("rows", rows, inputs="kafka")
     builder.set_bolt("bad", bad, inputs="kafka:bad")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         cluster.run_until(lambda: len(rows.values) >= 40 and len(bad.values) >= 2)
     assert sorted(int(row[0]) for row in rows.values) == list(range(40))
     # a tombstone
@@ -590,8 +590,7 @@ def test_a_column_bolt_gets_what_rows_would_be(kafka: KafkaServer) -> None:
             builder.set_bolt("columns", Columns(), inputs="kafka")
         builder.set_bolt("rows", rows, inputs="columns" if columns else "kafka")
         builder.set_bolt("bad", bad, inputs="kafka:bad")
-        with LocalCluster() as cluster:
-            cluster.submit(builder.build())
+        with running(builder.build()) as cluster:
             cluster.run_until(partial(_are_all, rows, bad, len(odd) + len(plain)))
         found.append(
             (
@@ -687,8 +686,7 @@ def test_tombstones_are_emitted_left_out_or_bad(
     builder.set_bolt("rows", rows, inputs="columns" if columns else "kafka")
     builder.set_bolt("bad", bad, inputs="kafka:bad")
     emitted = {"emit": 4}.get(str(tombstones), 2)
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         wanted = emitted if tombstones in ("emit", "skip") else 4
         cluster.run_until(lambda: len(rows.values) + len(bad.values) >= wanted)
         cluster.run_until_idle()
@@ -789,8 +787,7 @@ def test_a_table_follows_a_compacted_topic(kafka: KafkaServer, tmp_path: Path) -
             rows = database.execute("SELECT key, n FROM latest").fetchall()
             return dict(rows) == wanted
 
-        with LocalCluster() as cluster:
-            cluster.submit(builder.build(), {"topology.epoch.rows": 3})
+        with running(builder.build(), {"topology.epoch.rows": 3}) as cluster:
             cluster.run_until(is_there)
             assert cluster.dead_letters == []
 

@@ -41,6 +41,7 @@ from sparkstorm.connectors.spark import SparkSink, SparkSource
 from sparkstorm.data_plane.worker.tasks.spout_task import SpoutTask
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
 from tests.connectors.crashing_sink import die_everywhere
+from tests.topologies import running
 
 
 class Slice(InputPartition):
@@ -132,8 +133,7 @@ def read(source: SparkSource, parallelism: int = 1, kills: int = 0) -> list[tupl
     capture, builder = CaptureBolt(), TopologyBuilder()
     builder.set_spout("numbers", source, parallelism)
     builder.set_bolt("capture", capture, inputs="numbers")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 2, "topology.epoch.rows": 5})
+    with running(builder.build(), {"topology.workers": 2, "topology.epoch.rows": 5}) as cluster:
         for kill in range(1, kills + 1):
             cluster.run_until(partial(has_come, capture, 10 * kill))
             cluster.kill_worker("numbers")
@@ -283,8 +283,7 @@ def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_t
     )
     builder.set_spout("numbers", source)
     builder.set_bolt("capture", capture, inputs="numbers")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.epoch.rows": 2})
+    with running(builder.build(), {"topology.epoch.rows": 2}) as cluster:
 
         def is_at_its_end() -> bool:
             return all(s.is_exhausted for s in spouts_of(cluster)) and not cluster.waiting()
@@ -347,10 +346,8 @@ def test_rows_go_by_name_and_hold_what_spark_takes(kind: str, sentence: str) -> 
     builder = TopologyBuilder()
     builder.set_spout("numbers", SparkSource(Shop, {"kind": kind}, follow=False))
     builder.set_bolt("rows", rows, inputs="numbers")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
-        with pytest.raises(WorkerFailedError, match=sentence):
-            cluster.run_until(lambda: False)
+    with running(builder.build()) as cluster, pytest.raises(WorkerFailedError, match=sentence):
+        cluster.run_until(lambda: False)
     local = datetime(2024, 5, 1).astimezone(UTC)
     assert [tuple(each) for each in rows.values] == [
         (1, {"x": 1}, local),
@@ -429,8 +426,7 @@ def test_a_stream_writer_is_a_sink_whose_batch_is_the_epoch(tmp_path: Path, arro
     builder.set_bolt(
         "files", SparkSink(JsonFiles, {"path": str(tmp_path), "arrow": arrow}), inputs="feed"
     )
-    with LocalCluster(seed=2) as cluster:
-        cluster.submit(builder.build(), {"topology.epoch.rows": 4})
+    with running(builder.build(), {"topology.epoch.rows": 4}, seed=2) as cluster:
         for n in range(30):
             feed.feed([n, str(n)])
         cluster.advance(ms=3)
@@ -469,8 +465,7 @@ def test_a_writer_of_batches_gets_no_value_changed(
         SparkSink(JsonFiles, {"path": str(tmp_path), "arrow": "yes"}, schema),
         inputs="feed",
     )
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.max.retries": 0})
+    with running(builder.build(), {"topology.max.retries": 0}) as cluster:
         for value in (bad, good):
             feed.feed([value])
             cluster.run_until_idle()
@@ -530,8 +525,7 @@ def test_arrow_batches_reach_bolts_of_columns_and_bolts_of_rows_once_though_work
     builder.set_bolt("sums", Sums(sizes), inputs="numbers")
     builder.set_bolt("columns", columns, inputs="sums")
     builder.set_bolt("rows", rows, inputs="numbers")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 2, "topology.epoch.rows": 5})
+    with running(builder.build(), {"topology.workers": 2, "topology.epoch.rows": 5}) as cluster:
         cluster.run_until(partial(has_come, rows, 1000))
         cluster.kill_worker("numbers")
         cluster.run_until(

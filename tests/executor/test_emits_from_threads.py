@@ -12,7 +12,8 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Stateful, TopologyBuilder, Tuple
 from sparkstorm.api.components import GatheringBolt
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Shared
+from sparkstorm.testing import CaptureBolt, FeederSpout, Shared
+from tests.topologies import feed, ran, running
 from tests.worker.building import Collecting, chain
 
 
@@ -38,10 +39,9 @@ class Counting(Stateful, Collecting):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_what_a_blocking_bolt_did_before_it_failed_an_input_is_undone(workers: int) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Counting(2), capture), {"topology.workers": workers})
-        spout.feed(["a"])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Counting(2), capture), spout, ["a"], {"topology.workers": workers}
+    ) as cluster:
         assert capture.values == [("a",)]
         assert cluster.state("bolt") == {"a": 1}
         assert spout.acked == [0]
@@ -56,8 +56,9 @@ def test_an_input_whose_thread_is_cancelled_fails_and_the_thread_goes_on() -> No
                 raise asyncio.CancelledError
 
     spout = FeederSpout()
-    with LocalCluster(thread_patience_secs=1) as cluster:
-        cluster.submit(chain(spout, Cancelled()), {"topology.max.retries": 1})
+    with running(
+        chain(spout, Cancelled()), {"topology.max.retries": 1}, thread_patience_secs=1
+    ) as cluster:
         for value in ("a", "bad", "b"):
             spout.feed([value], message_id=value)
         cluster.run_until(lambda: len(spout.acked) == 2 and bool(spout.failed))
@@ -92,11 +93,11 @@ def test_a_grouping_that_raises_for_a_threads_emission_fails_the_input_and_kills
     builder.set_spout("spout", spout)
     builder.set_bolt("bolt", Blocks()).shuffle_grouping("spout")
     builder.set_bolt("capture", CaptureBolt()).custom_grouping("bolt", Nowhere())
-    with LocalCluster(thread_patience_secs=1) as cluster:
-        cluster.submit(
-            builder.build(),
-            {"topology.max.retries": 1, "topology.delivery.guarantee": "exactly-once"},
-        )
+    with running(
+        builder.build(),
+        {"topology.max.retries": 1, "topology.delivery.guarantee": "exactly-once"},
+        thread_patience_secs=1,
+    ) as cluster:
         spout.feed([1])
         cluster.run_until(lambda: bool(spout.failed))
         assert not any(worker.deaths for worker in cluster.topology().workers)
@@ -130,14 +131,11 @@ def test_a_blocking_bolt_acts_on_what_it_has_gathered_when_no_row_waits() -> Non
             self.gathered = []
 
     spout, bolt, capture = FeederSpout(), Gathers(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, capture))
-        for value in range(2):
-            spout.feed([value])
+    with running(chain(spout, bolt, capture)) as cluster:
+        feed(spout, range(2))
         cluster.run_until(lambda: bool(cluster.errors))
         assert "not in this turn" in cluster.errors[0].text
-        for value in range(2, 12):
-            spout.feed([value])
+        feed(spout, range(2, 12))
         cluster.run_until_idle()
         assert capture.values == [(value,) for value in range(12)]
         assert len(spout.acked) == 12
@@ -157,10 +155,7 @@ def test_a_method_of_a_users_bolt_that_is_named_end_turn_is_not_called() -> None
             raise AssertionError("called")
 
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Game(), capture))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Game(), capture), spout, [1]) as cluster:
         assert capture.values == [(1,)] and not cluster.errors
 
 
@@ -182,8 +177,9 @@ def test_what_another_thread_emits_for_an_open_input_leaves_with_its_ack() -> No
             self.collector.ack(tup)
 
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster(thread_patience_secs=0) as cluster:
-        cluster.submit(chain(spout, Asks(), capture), {"topology.workers": 2})
+    with running(
+        chain(spout, Asks(), capture), {"topology.workers": 2}, thread_patience_secs=0
+    ) as cluster:
         spout.feed(["a"])
         cluster.run_until(has_emitted.value.is_set)
         cluster.advance(seconds=1)
@@ -210,8 +206,9 @@ def test_what_another_thread_emits_for_an_input_that_it_then_fails_is_dropped() 
             (self.collector.fail if tries < 3 else self.collector.ack)(tup)
 
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster(thread_patience_secs=0) as cluster:
-        cluster.submit(chain(spout, Fails(), capture), {"topology.workers": 2})
+    with running(
+        chain(spout, Fails(), capture), {"topology.workers": 2}, thread_patience_secs=0
+    ) as cluster:
         spout.feed(["a"])
         cluster.run_until(lambda: bool(spout.acked))
         cluster.advance(seconds=1)
@@ -234,8 +231,7 @@ def test_an_ack_from_a_third_thread_does_not_wait_for_what_the_bolts_own_thread_
             self.collector.ack(tup)
 
     spout = FeederSpout()
-    with LocalCluster(thread_patience_secs=1) as cluster:
-        cluster.submit(chain(spout, Delegates()))
+    with running(chain(spout, Delegates()), thread_patience_secs=1) as cluster:
         spout.feed(["a"], message_id="a")
         cluster.advance(seconds=1)
         has_returned.value.set()

@@ -16,6 +16,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from tests.topologies import ran, running
 from tests.worker.building import Pass, chain
 
 ONCE = {"topology.max.retries": 0}
@@ -35,10 +36,7 @@ class Emits(BasicBolt):
 
 def error_of(bolt: BasicBolt, workers: int = 1) -> str:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), {**ONCE, "topology.workers": workers})
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, bolt), spout, [1], {**ONCE, "topology.workers": workers}) as cluster:
         assert spout.failed == [0]
         (letter,) = cluster.dead_letters
         assert letter.component == "bolt"
@@ -159,21 +157,14 @@ def test_state_hands_out_copies_so_that_undo_stays_possible() -> None:
             self.state.put("seen", seen)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Grows()), ONCE)
-        for n in range(4):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(chain(spout, Grows()), spout, range(4), ONCE) as cluster:
         assert cluster.state("bolt") == {"seen": [0, 1, 3]}
 
 
 @pytest.mark.parametrize("key", ["text", 7, b"bytes", ("a", 1)])
 def test_state_keys_come_back_as_they_were_after_a_crash(key: Any) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Puts(key, {"x": [1, None]})))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Puts(key, {"x": [1, None]})), spout, [1]) as cluster:
         cluster.kill_worker("bolt")
         cluster.run_until_idle()
         assert cluster.state("bolt") == {key: {"x": [1, None]}}
@@ -188,8 +179,7 @@ def test_deleted_keys_stay_deleted_after_a_crash() -> None:
                 self.state.delete(-tup[0])
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Deletes()))
+    with running(chain(spout, Deletes())) as cluster:
         for n in (1, 2, 3, -2):
             spout.feed([n])
             cluster.advance(ms=50)
@@ -204,11 +194,7 @@ def test_a_long_journal_is_swept_and_reads_back() -> None:
             self.state.put(tup[0] % 3, str(tup[0]) * 20_000)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Big()), {"topology.epoch.rows": 1})
-        for n in range(30):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(chain(spout, Big()), spout, range(30), {"topology.epoch.rows": 1}) as cluster:
         keys = cluster.topology().store.task_keys[cluster.topology().worker_of("bolt").tasks[1]]
         assert len(keys.journal) < 20
         before = cluster.state("bolt")
@@ -224,8 +210,7 @@ def test_a_position_without_bytes_names_the_spout() -> None:
             return object()
 
     spout = Odd()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass()))
+    with running(chain(spout, Pass())) as cluster:
         spout.feed([1])
         with pytest.raises(
             WorkerFailedError, match=r"spout 'spout': snapshot\(\) returned a value of type object"

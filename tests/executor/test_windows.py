@@ -25,6 +25,7 @@ from sparkstorm.api import (
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, SlowBolt, die
+from tests.topologies import running
 
 pytestmark = pytest.mark.sampled
 
@@ -98,8 +99,7 @@ def test_tumbling_windows_fire_when_the_watermark_reaches_their_end(workers: int
         .with_lag(seconds(2))
         .with_key("key")
     )
-    with LocalCluster() as cluster:
-        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+    with running(windowed(spout, bolt, capture), {"topology.workers": workers}) as cluster:
         spout.feed(["b", 3000, 3000])
         for ts in (1000, 4000, 11_000, 9_500):
             spout.feed(["a", ts, ts])
@@ -138,8 +138,7 @@ def test_a_watermark_reaches_windows_behind_windows_across_workers(workers: int)
     second = Sum().with_tumbling_window(seconds(10)).with_timestamp_field("ts")
     builder.set_bolt("second", second).global_grouping("first")
     builder.set_bolt("capture", capture).global_grouping("second")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": workers})
+    with running(builder.build(), {"topology.workers": workers}) as cluster:
         for number in range(400):
             spout.feed([f"k{number % 7}", number * 100, 1])
         cluster.run_until_idle()
@@ -191,8 +190,7 @@ def test_moves_kills_and_groupings_of_any_kind_change_no_window(seed: int) -> No
         builder.set_bolt("capture", capture).global_grouping("total").global_grouping(
             "windows", stream="late"
         ).global_grouping("every")
-        with LocalCluster(seed=seed) as cluster:
-            cluster.submit(builder.build(), {"topology.workers": 3})
+        with running(builder.build(), {"topology.workers": 3}, seed=seed) as cluster:
             for number in range(120):
                 spout.feed(["abcd"[number % 4], max(0, number * 250 - chance.randrange(4000)), 1])
                 if harm and number % 15 == 14:
@@ -360,11 +358,11 @@ def test_an_input_that_waits_for_its_next_try_holds_its_windows_open(
     def run_flaky(retries: int, kills: int) -> tuple[list[Any], list[Any], int]:
         spout, capture = FeederSpout(ROW), CaptureBolt()
         bolt = FLAKY[kind]().with_timestamp_field("ts").with_late_tuple_stream("late")
-        with LocalCluster(seed=kills) as cluster:
-            cluster.submit(
-                windowed(spout, bolt, capture, 1),
-                {"topology.workers": workers, "topology.max.retries": retries},
-            )
+        with running(
+            windowed(spout, bolt, capture, 1),
+            {"topology.workers": workers, "topology.max.retries": retries},
+            seed=kills,
+        ) as cluster:
             for row in rows:
                 spout.feed(row)
                 cluster.advance(ms=7)
@@ -402,8 +400,7 @@ def test_a_component_with_windows_in_a_cycle_goes_on() -> None:
     builder.set_bolt("windows", bolt).global_grouping("spout").global_grouping("once")
     builder.set_bolt("once", Once()).global_grouping("windows")
     builder.set_bolt("capture", capture).global_grouping("windows")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for ts in (1000, 25_000, 60_000):
             spout.feed(["a", ts, 1])
             cluster.run_until_idle()
@@ -423,8 +420,7 @@ def test_a_window_that_kills_its_worker_is_found_and_parked_alone(workers: int, 
     spout, capture = FeederSpout(ROW), CaptureBolt()
     bolt = Deadly().with_tumbling_window(seconds(10)).with_key("key")
     bolt = bolt.with_timestamp_field("ts") if axis == "event" else bolt
-    with LocalCluster() as cluster:
-        cluster.submit(windowed(spout, bolt, capture), {"topology.workers": workers})
+    with running(windowed(spout, bolt, capture), {"topology.workers": workers}) as cluster:
         for number in range(12):
             spout.feed(["abc"[number % 3], number * 1000, 1])
         cluster.run_until_idle()
@@ -472,8 +468,9 @@ def half_silent(capture: CaptureBolt, spout: FeederSpout, idle_ms: int) -> Topol
 def test_a_silent_sender_holds_time_back_unless_it_may_be_left_behind(workers: int) -> None:
     for idle_ms in (0, 1000):
         spout, capture = FeederSpout(ROW), CaptureBolt()
-        with LocalCluster() as cluster:
-            cluster.submit(half_silent(capture, spout, idle_ms), {"topology.workers": workers})
+        with running(
+            half_silent(capture, spout, idle_ms), {"topology.workers": workers}
+        ) as cluster:
             for ts in (1000, 12_000):
                 spout.feed(["a", ts, ts])
             cluster.advance(ms=900)
@@ -507,8 +504,7 @@ def test_a_silent_sender_holds_time_back_unless_it_may_be_left_behind(workers: i
 def test_much_in_a_window_is_swept_and_comes_back() -> None:
     spout, capture = FeederSpout(ROW), CaptureBolt()
     bolt = Listing().with_tumbling_window(seconds(100)).with_timestamp_field("ts").with_key("key")
-    with LocalCluster() as cluster:
-        cluster.submit(windowed(spout, bolt, capture, 1), {"topology.workers": 2})
+    with running(windowed(spout, bolt, capture, 1), {"topology.workers": 2}) as cluster:
         texts = [f"{number:05}" * 100 for number in range(1500)]
         for number, text in enumerate(texts):
             spout.feed(["ab"[number % 2], number, text])
@@ -537,10 +533,9 @@ def test_windows_wait_for_those_they_feed() -> None:
     bolt = Wordy().with_tumbling_window(seconds(10)).with_timestamp_field("ts").with_key("key")
     builder.set_bolt("windows", bolt).global_grouping("spout")
     builder.set_bolt("capture", SlowBolt(1, capture)).global_grouping("windows")
-    with LocalCluster(slots=1) as cluster:
-        cluster.submit(
-            builder.build(), {"topology.workers": 2, "topology.inbox.high.bytes": 1 << 20}
-        )
+    with running(
+        builder.build(), {"topology.workers": 2, "topology.inbox.high.bytes": 1 << 20}, slots=1
+    ) as cluster:
         for key in range(20_000):
             spout.feed([key, 1000, 1])
         spout.finish()
@@ -620,8 +615,7 @@ def test_a_chain_of_timers_ends_at_the_newest_mark_whichever_source_ends_first(
     for at_ms in range(0, 100_001, 5000):
         spouts[0].feed(["a", at_ms, 1])
     spouts[1].feed(["b", 5000, 1])
-    with LocalCluster(seed=seed) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 1 + seed % 2})
+    with running(builder.build(), {"topology.workers": 1 + seed % 2}, seed=seed) as cluster:
         if seed > 1:
             cluster.run_until_idle()
         for spout in spouts if is_first else reversed(spouts):
@@ -654,8 +648,7 @@ def test_a_silent_source_and_one_that_has_ended_hold_no_window_back(ends: bool) 
     spouts[1].feed(["b", 5000, 1000])
     if ends:
         spouts[0].finish()
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 2})
+    with running(builder.build(), {"topology.workers": 2}) as cluster:
         cluster.advance(ms=10_000)
         assert [row[2] for row in capture.values] == list(range(10_000, 100_001, 10_000))
         spouts[0].finish()

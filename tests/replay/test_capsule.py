@@ -28,6 +28,7 @@ from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.extensions.recording.capsule_tests import text_of_test
 from sparkstorm.replay import open_capsule
 from sparkstorm.testing import FeederSpout, LocalCluster
+from tests.topologies import feed, ran, running
 from tests.worker.building import chain
 
 SOURCE = """
@@ -70,8 +71,7 @@ def failed_letter(averages: ModuleType, **more: Any) -> DeadLetter:
         "topology.builder.arguments": {"spouts": 1},
         **more,
     }
-    with LocalCluster() as cluster:
-        cluster.submit(averages.build(), conf)
+    with running(averages.build(), conf) as cluster:
         for word, weight in (("storm", 3), ("spark", 9), ("storm", 2), ("spark", 1), ("storm", 1)):
             averages.feeder.feed([word, weight])
         cluster.run_until_idle()
@@ -190,12 +190,10 @@ class Reads(StatefulBolt):
 
 def parked_by_reads(tmp_path: Path, conf: dict[str, Any]) -> DeadLetter:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Reads(), group=lambda d: d.fields_grouping("spout", "value")), conf
-        )
-        for n in range(500):
-            spout.feed([n])
+    with running(
+        chain(spout, Reads(), group=lambda d: d.fields_grouping("spout", "value")), conf
+    ) as cluster:
+        feed(spout, range(500))
         spout.feed([-1])
         cluster.run_until_idle()
         (letter,) = cluster.dead_letters
@@ -223,13 +221,12 @@ class ByValue(StatefulBolt):
 @pytest.mark.parametrize("backend", ["memory", "lazy"])
 def test_of_a_large_state_a_capsule_leaves_out_what_no_key_can_be(backend: str) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, ByValue()), {"topology.max.retries": 1, "topology.state.backend": backend}
-        )
-        for value in (*range(150), {1, 2}, float("nan"), [1], "text"):
-            spout.feed([value])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, ByValue()),
+        spout,
+        (*range(150), {1, 2}, float("nan"), [1], "text"),
+        {"topology.max.retries": 1, "topology.state.backend": backend},
+    ) as cluster:
         assert [letter.state for letter in cluster.dead_letters] == [()] * 4
 
 

@@ -33,11 +33,11 @@ from sparkstorm.replay import open_capsule, replay_locally
 from sparkstorm.testing import (
     CaptureBolt,
     FeederSpout,
-    LocalCluster,
     complete_topology,
     find_nondeterminism,
 )
 from tests.replay.bolts import Source
+from tests.topologies import running
 
 ROWS: list[list[Any]] = [[n, [n]] for n in range(6)]
 
@@ -78,8 +78,7 @@ def live(conf: Mapping[str, Any]) -> tuple[Any, ...]:
     builder.set_spout("source", spout)
     builder.set_bolt("bolt", Counting()).global_grouping("source")
     builder.set_bolt("capture", capture).global_grouping("bolt")
-    with LocalCluster(draws_epochs=False) as cluster:
-        cluster.submit(builder.build(), conf)
+    with running(builder.build(), conf, draws_epochs=False) as cluster:
         for row in copy.deepcopy(ROWS):
             spout.feed(row)
         cluster.run_until_idle()
@@ -302,8 +301,7 @@ def test_a_failed_try_leaves_nothing_of_its_effects(kind: type[TriesAgain], back
     builder.set_bolt("bolt", kind()).global_grouping("source")
     builder.set_bolt("capture", capture).global_grouping("bolt")
     conf = {"topology.state.backend": backend, "topology.retry.backoff.ms": 1}
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), conf)
+    with running(builder.build(), conf) as cluster:
         for row in copy.deepcopy(ROWS):
             spout.feed(row)
         cluster.run_until_idle()

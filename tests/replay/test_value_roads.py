@@ -44,9 +44,10 @@ from sparkstorm.data_plane.executor.state import MemoryState
 from sparkstorm.extensions.recording.capsule_files import read_capsule, write_capsule
 from sparkstorm.replay import replay_locally
 from sparkstorm.replay.results.types import problem_with, result_type, state_values, typed_array
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.testing import CaptureBolt, FeederSpout
 from tests.model.test_value_types import Colour, Order, values
 from tests.tiers import examples
+from tests.topologies import ran, running
 
 
 class Level(enum.IntEnum):
@@ -169,8 +170,11 @@ def require_same(
 def by_every_road_live(given_values: Sequence[Any], backend: str, rows_at_once: int) -> None:
     spout = FeederSpout(["n", "value"])
     topology, captures = roads(spout)
-    with LocalCluster(seed=len(given_values)) as cluster:
-        cluster.submit(topology, {**CONF, "topology.workers": 2, "topology.state.backend": backend})
+    with running(
+        topology,
+        {**CONF, "topology.workers": 2, "topology.state.backend": backend},
+        seed=len(given_values),
+    ) as cluster:
         for n, value in enumerate(given_values):
             spout.feed([n, value])
             if n % rows_at_once == rows_at_once - 1:
@@ -213,8 +217,7 @@ def by_files(given_values: Sequence[Any], folder: Path) -> None:
     builder.set_bolt("json", FileSink(folder / "out", "json", flush_secs=0)).global_grouping(
         "source"
     )
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), CONF)
+    with running(builder.build(), CONF) as cluster:
         for n, value in enumerate(given_values):
             spout.feed([n, value])
         cluster.run_until_idle()
@@ -362,10 +365,7 @@ def test_an_emitted_column_that_no_tuple_carries_is_refused_by_name(
     spout, builder = FeederSpout(["n"]), TopologyBuilder()
     builder.set_spout("source", spout)
     builder.set_bolt("emits", EmitBatch(name)).global_grouping("source")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.max.retries": 0})
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(builder.build(), spout, [1], {"topology.max.retries": 0}) as cluster:
         (letter,) = cluster.dead_letters
     assert sentence in letter.reason
 
@@ -433,8 +433,7 @@ def test_keys_that_compare_equal_are_one_key_live_and_replayed(backend: str) -> 
     builder.set_spout("source", spout)
     builder.set_bolt("keys", ByKey()).global_grouping("source")
     builder.set_bolt("capture", capture).global_grouping("keys")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.state.backend": backend})
+    with running(builder.build(), {"topology.state.backend": backend}) as cluster:
         for n in range(20):
             spout.feed([n])
             if n % 5 == 4:
@@ -498,8 +497,7 @@ def test_times_of_two_offsets_are_keys_by_their_instants(backend: str) -> None:
     rows += [(datetime.datetime(2024, 1, 1, tzinfo=BERLIN), 60_000, set(), {})]
     topology = builder.build()
     replayed = replay_locally(topology, {"source": rows})
-    with LocalCluster() as cluster:
-        cluster.submit(topology, {"topology.state.backend": backend})
+    with running(topology, {"topology.state.backend": backend}) as cluster:
         for n, row in enumerate(rows):
             spout.feed(row)
             if n % 4 == 3:

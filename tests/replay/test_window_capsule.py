@@ -32,7 +32,8 @@ from sparkstorm.data_plane.executor import window_records
 from sparkstorm.extensions.recording.capsule_files import ENDING, write_capsule
 from sparkstorm.extensions.recording.stepping.stepper import Step
 from sparkstorm.replay import open_capsule
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.testing import CaptureBolt, FeederSpout
+from tests.topologies import running
 
 ROW = ("key", "ts", "value")
 # "a" and "c" have one task of two.
@@ -61,11 +62,9 @@ def windowed(bolt: Any, spout: FeederSpout | None = None) -> Topology:
 def parked(bolt: Any, rows: Sequence[Sequence[Any]] = ROWS, **conf: Any) -> list[DeadLetter]:
     """Run a bolt over rows; return what was parked."""
     spout = FeederSpout(ROW)
-    with LocalCluster() as cluster:
-        cluster.submit(
-            windowed(bolt, spout),
-            {"topology.max.retries": 1, "topology.retry.backoff.ms": 1, **conf},
-        )
+    with running(
+        windowed(bolt, spout), {"topology.max.retries": 1, "topology.retry.backoff.ms": 1, **conf}
+    ) as cluster:
         for row in rows:
             spout.feed(row)
         cluster.run_until_idle()
@@ -268,8 +267,7 @@ def test_a_window_of_a_join_fails_again(tmp_path: Path, monkeypatch: pytest.Monk
         return builder.build()
 
     monkeypatch.setattr(joins, "_MOST_ROWS", 3)
-    with LocalCluster() as cluster:
-        cluster.submit(build(), {"topology.max.retries": 0})
+    with running(build(), {"topology.max.retries": 0}) as cluster:
         for spout in spouts:
             for row in ROWS:
                 spout.feed(row)

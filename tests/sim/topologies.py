@@ -27,7 +27,7 @@ from sparkstorm.api import (
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.streams import AsOfJoinBolt, CalendarBolt, IntervalJoinBolt, LookupBolt, local_day
 from sparkstorm.testing import FeederSpout, FlakyBolt, LocalCluster, Subject, TargetSink
-from tests.topologies import Count, Split
+from tests.topologies import Count, Split, feed
 
 WORDS = [
     "the",
@@ -505,8 +505,7 @@ def batching(numbers: int = 40) -> Case:
         "batch", Batch(), 2, conf={"topology.tick.tuple.freq.secs": 0.03}
     ).fields_grouping("spout", "number")
     builder.set_bolt("sum", Sum()).global_grouping("spout")
-    for n in range(numbers):
-        spout.feed([n])
+    feed(spout, range(numbers))
     return Case(builder.build(), spout, "sum", {"sum": sum(range(numbers))}, numbers)
 
 
@@ -569,8 +568,7 @@ def wide(numbers: int = 12) -> Case:
     builder.set_bolt("fan", Fan()).shuffle_grouping("spout")
     builder.set_bolt("sift", Sift(), 2).fields_grouping("fan", "number")
     builder.set_bolt("sum", Sum()).global_grouping("sift")
-    for n in range(numbers):
-        spout.feed([n])
+    feed(spout, range(numbers))
     return Case(builder.build(), spout, "sum", {"sum": 2 * sum(range(numbers))}, numbers)
 
 
@@ -593,8 +591,7 @@ def refusing(numbers: int = 12) -> Case:
     builder.set_spout("spout", spout, 2)
     builder.set_bolt("refuse", Refuse(), 2).shuffle_grouping("spout")
     builder.set_bolt("sum", Sum()).global_grouping("refuse")
-    for n in range(numbers):
-        spout.feed([n])
+    feed(spout, range(numbers))
     wanted = sum(n for n in range(numbers) if n % 3)
     return Case(
         builder.build(),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, InvalidTopologyError, Source, TopologyBuilder, Tuple
 from sparkstorm.streams import AsOfJoinBolt
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
+from sparkstorm.testing import CaptureBolt, FeederSpout, complete_topology
 from tests.streams.joining import (
     LAG,
     LEFT,
@@ -26,6 +26,7 @@ from tests.streams.joining import (
     topology,
 )
 from tests.tiers import examples
+from tests.topologies import running
 
 
 def joined(kind: str, within: int | None, deletes: Any = None, stream: str = "") -> AsOfJoinBolt:
@@ -84,8 +85,7 @@ def test_a_version_ends_with_its_age_and_a_deleted_key_is_gone() -> None:
         builder.set_spout(name, feed)
     join = joined("left", 10, {"r": 7}).with_lag(Duration(0))
     builder.set_bolt("join", join, inputs=["left", "right"])
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for n in range(40):
             feeds[1].feed([n, n, n])
             feeds[0].feed([-1, n, n])
@@ -154,8 +154,7 @@ def test_without_a_time_rows_meet_the_version_that_is_there() -> None:
     join = AsOfJoinBolt("left", "k", LEFT).left_join("right", fields=RIGHT)
     builder.set_bolt("join", join, 2, inputs=["left", "right"])
     builder.set_bolt("capture", capture, inputs="join")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for version in (1, 2):
             left.feed([1, version, 0])
             cluster.run_until_idle()
@@ -176,8 +175,7 @@ def test_no_row_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
     capture = CaptureBolt()
     builder.set_bolt("capture", capture, inputs="join")
     rows = [[n % 4, n, n * 5] for n in range(40)], [[n % 4, n, n * 9] for n in range(20)]
-    with LocalCluster(seed=at_ms) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 3})
+    with running(builder.build(), {"topology.workers": 3}, seed=at_ms) as cluster:
         for spout, some in zip((left, right), rows, strict=True):
             for row in some:
                 spout.feed(row)

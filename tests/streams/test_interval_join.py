@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, InvalidTopologyError, TopologyBuilder
 from sparkstorm.streams import IntervalJoinBolt
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, complete_topology
+from sparkstorm.testing import CaptureBolt, FeederSpout, complete_topology
 from tests.streams.joining import (
     LAG,
     LEFT,
@@ -23,6 +23,7 @@ from tests.streams.joining import (
     topology,
 )
 from tests.tiers import examples
+from tests.topologies import running
 
 BOUNDS = st.tuples(st.integers(-20, 20), st.integers(-20, 20)).map(sorted)
 KINDS = ["inner", "left", "right", "full"]
@@ -97,8 +98,7 @@ def test_a_busy_key_changes_no_copy_of_the_state() -> None:
     builder.set_spout("right", right)
     join = IntervalJoinBolt("left", "k", LEFT).join("right", fields=RIGHT, within=Duration(90))
     builder.set_bolt("join", join.with_timestamp_field("at"), inputs=["left", "right"])
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for n in range(40):
             left.feed([1, n, n])
         for at_ms in (60, 80):  # the second row meets those of an epoch before
@@ -153,8 +153,7 @@ def test_rows_are_released_when_the_watermark_passes() -> None:
     builder.set_spout("right", right)
     join = IntervalJoinBolt("left", "k", LEFT).left_join("right", fields=RIGHT, within=Duration(10))
     builder.set_bolt("join", join.with_timestamp_field("at"), inputs=["left", "right"])
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for n in range(100):
             left.feed([n, n, n])
             right.feed([n, n, n])
@@ -205,8 +204,7 @@ def test_no_pair_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
         [[n % 4, n, n * 5] for n in range(40)],
         [[n % 4, n, n * 9] for n in range(20)],
     ]
-    with LocalCluster(seed=at_ms) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 3})
+    with running(builder.build(), {"topology.workers": 3}, seed=at_ms) as cluster:
         for spout, some in zip((left, right), rows, strict=True):
             for row in some:
                 spout.feed(row)

@@ -23,11 +23,11 @@ from sparkstorm.streams import LookupBolt, stream
 from sparkstorm.testing import (
     CaptureBolt,
     FeederSpout,
-    LocalCluster,
     Shared,
     complete_topology,
 )
 from tests.tiers import examples
+from tests.topologies import running
 
 FIELDS = {"user": "string", "n": "bigint"}
 COUNTRIES = {"ann": "NL", "bob": "BE", "eve": "FR"}
@@ -98,8 +98,7 @@ def test_the_keys_of_a_turn_are_fetched_in_one_call_and_known_ones_in_none() -> 
     builder.set_spout("users", spout)
     builder.set_bolt("country", located(asked), inputs="users")
     builder.set_bolt("capture", capture, inputs="country")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for row in rows:
             spout.feed(row)
         cluster.run_until_idle()
@@ -130,8 +129,7 @@ def test_a_stale_value_is_used_and_fetched_again_behind_the_rows() -> None:
     bolt = located(asked, expire=Duration.seconds(60), refresh=Duration.seconds(10))
     builder.set_bolt("country", bolt, inputs="users")
     builder.set_bolt("capture", capture, inputs="country")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for number, wait_ms in enumerate((0, 11_000, 1_000)):
             cluster.advance(ms=wait_ms)
             spout.feed(["ann", number])
@@ -145,8 +143,7 @@ def test_the_keys_that_were_used_last_are_kept() -> None:
     asked, spout, builder = Asked(), FeederSpout(FIELDS), TopologyBuilder()
     builder.set_spout("users", spout)
     builder.set_bolt("country", located(asked, size=2), inputs="users")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for number, user in enumerate(["ann", "bob", "ann", "eve", "ann", "bob"]):
             spout.feed([user, number])
             cluster.run_until_idle()
@@ -157,8 +154,7 @@ def test_a_system_in_trouble_is_not_asked_for_each_stale_value() -> None:
     asked, spout, builder = Asked(failing=[2]), FeederSpout(FIELDS), TopologyBuilder()
     builder.set_spout("users", spout)
     builder.set_bolt("country", located(asked, refresh=Duration(100)), inputs="users")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build())
+    with running(builder.build()) as cluster:
         for number in range(20):
             spout.feed(["ann", number])
             cluster.run_until_idle()
@@ -184,8 +180,7 @@ def test_a_call_that_ends_or_is_cancelled_fails_its_inputs(error: type[BaseExcep
     spout, builder = FeederSpout(FIELDS), TopologyBuilder()
     builder.set_spout("users", spout)
     builder.set_bolt("country", located(fetch), inputs="users")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.max.retries": 0})
+    with running(builder.build(), {"topology.max.retries": 0}) as cluster:
         spout.feed(["ann", 1])
         cluster.run_until(lambda: bool(cluster.dead_letters), 5)
         (letter,) = cluster.dead_letters
@@ -261,8 +256,7 @@ def test_calls_and_keys_that_fail_are_counted() -> None:
     spout, builder = FeederSpout(FIELDS), TopologyBuilder()
     builder.set_spout("users", spout)
     builder.set_bolt("country", located(Asked(bad=["mallory"], failing=[1])), inputs="users")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.max.retries": 2})
+    with running(builder.build(), {"topology.max.retries": 2}) as cluster:
         spout.feed(["mallory", 1])
         cluster.run_until(lambda: bool(cluster.dead_letters))
         counted = cluster.metrics("country")
@@ -314,8 +308,7 @@ def test_no_row_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
     builder.set_spout("users", spout)
     builder.set_bolt("country", located(Asked(failing=(2, 5))), 2, inputs="users")
     builder.set_bolt("capture", capture, inputs="country")
-    with LocalCluster(seed=at_ms) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 3})
+    with running(builder.build(), {"topology.workers": 3}, seed=at_ms) as cluster:
         for row in rows:
             spout.feed(row)
         cluster.advance(ms=at_ms)

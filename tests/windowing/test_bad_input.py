@@ -12,6 +12,7 @@ from sparkstorm.common.errors import InvalidTopologyError
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.windowing.watermarks import LAST_MS
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from tests.topologies import running
 from tests.windowing.driving import FIELDS, Adding, Driver, Listing, Ordered, timed
 
 NO_TIME = [None, -1, "1000", 1000.0, True, LAST_MS + 1, 2**63 - 1, [1], b"1"]
@@ -90,20 +91,18 @@ def test_blocking_bolts_cannot_have_windows() -> None:
 
 def test_a_length_from_the_configuration_serves_a_bolt_that_has_none_of_its_own() -> None:
     spout, bolt = FeederSpout(FIELDS), Listing()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            built(bolt, {"topology.bolts.tuple.timestamp.field.name": "ts"}, spout),
-            {"topology.bolts.window.length.duration.ms": 10},
-        )
+    with running(
+        built(bolt, {"topology.bolts.tuple.timestamp.field.name": "ts"}, spout),
+        {"topology.bolts.window.length.duration.ms": 10},
+    ) as cluster:
         for ts in (1, 9, 10):
             spout.feed(["a", ts, ts])
         cluster.run_until_idle()
         assert cluster.counts("windows").emitted == 1
-    with LocalCluster() as cluster:
-        cluster.submit(
-            built(Listing().with_window(Count(3)), None, spout),
-            {"topology.bolts.window.length.duration.ms": 10},
-        )
+    with running(
+        built(Listing().with_window(Count(3)), None, spout),
+        {"topology.bolts.window.length.duration.ms": 10},
+    ) as cluster:
         cluster.run_until_idle()
         assert cluster.counts("windows").emitted == 1  # its own shape keeps out the other
 
@@ -131,11 +130,9 @@ def test_a_tuple_without_a_time_fails_alone_and_says_why(bolt: WindowedBolt, at:
 @pytest.mark.parametrize("at", NO_TIME)
 def test_such_a_tuple_is_parked_and_moves_no_clock(at: Any) -> None:
     spout = FeederSpout(FIELDS)
-    with LocalCluster() as cluster:
-        cluster.submit(
-            built(timed(Listing().with_window(Duration(10))), None, spout),
-            {"topology.max.retries": 1},
-        )
+    with running(
+        built(timed(Listing().with_window(Duration(10))), None, spout), {"topology.max.retries": 1}
+    ) as cluster:
         for ts in (5, at, 7):
             spout.feed(["a", ts, 1])
         spout.finish()
@@ -317,11 +314,10 @@ def test_a_tuple_whose_fold_fails_is_parked_and_in_no_window() -> None:
             return super().fold(accumulator, tup)
 
     spout = FeederSpout(FIELDS)
-    with LocalCluster() as cluster:
-        cluster.submit(
-            built(Bad().with_tumbling_window(Count(2)).with_key("key"), None, spout),
-            {"topology.max.retries": 1},
-        )
+    with running(
+        built(Bad().with_tumbling_window(Count(2)).with_key("key"), None, spout),
+        {"topology.max.retries": 1},
+    ) as cluster:
         for n in range(4):
             spout.feed(["a", n, 1])
         cluster.run_until_idle()

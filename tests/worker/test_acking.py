@@ -20,7 +20,8 @@ from sparkstorm.api import (
 from sparkstorm.common.model.failure import Failure
 from sparkstorm.data_plane.acking.pending import Pending
 from sparkstorm.data_plane.acking.pending_limit import FIRST
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
+from sparkstorm.testing import CaptureBolt, FeederSpout, Nothing, SlowBolt
+from tests.topologies import feed, ran, running
 from tests.worker.building import Collecting, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
@@ -57,11 +58,7 @@ def test_a_tree_is_acked_once_when_all_of_it_is_done(workers: int) -> None:
     builder.set_bolt("fan", Fan(), 2).shuffle_grouping("spout")
     builder.set_bolt("fan2", Fan(), 2).shuffle_grouping("fan")
     builder.set_bolt("end", Nothing(), 3).all_grouping("fan2")
-    with LocalCluster(seed=workers) as cluster:
-        cluster.submit(builder.build(), conf(workers))
-        for n in range(40):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(builder.build(), spout, range(40), conf(workers), seed=workers) as cluster:
         assert sorted(spout.acked) == list(range(40))
         assert spout.tracker.settled_once
         assert not spout.failed
@@ -101,8 +98,7 @@ class FailOn(BasicBolt):
 @WORKERS
 def test_a_tuple_with_two_anchors_settles_both_trees(workers: int) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Join(), capture), conf(workers))
+    with running(chain(spout, Join(), capture), conf(workers)) as cluster:
         for name in "abcd":
             spout.feed([name], message_id=name)
             cluster.advance(ms=500)
@@ -115,11 +111,10 @@ def test_a_tuple_with_two_anchors_settles_both_trees(workers: int) -> None:
 @WORKERS
 def test_when_a_tuple_with_two_anchors_fails_both_trees_fail(workers: int, guarantee: str) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Join(), FailOn("a+b")),
-            {**conf(workers), "topology.delivery.guarantee": guarantee},
-        )
+    with running(
+        chain(spout, Join(), FailOn("a+b")),
+        {**conf(workers), "topology.delivery.guarantee": guarantee},
+    ) as cluster:
         for name in "abcd":
             spout.feed([name], message_id=name)
             cluster.advance(ms=500)
@@ -147,11 +142,9 @@ def test_a_forgotten_ack_times_out_after_thirty_seconds_and_not_before(
     workers: int, guarantee: str
 ) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Forgetful("lost")),
-            {**conf(workers), "topology.delivery.guarantee": guarantee},
-        )
+    with running(
+        chain(spout, Forgetful("lost")), {**conf(workers), "topology.delivery.guarantee": guarantee}
+    ) as cluster:
         spout.feed(["lost"], message_id="lost")
         spout.feed(["kept"], message_id="kept")
         cluster.advance(seconds=29.9)
@@ -171,8 +164,7 @@ def test_a_failure_is_told_without_a_timeout(workers: int) -> None:
         "topology.enable.message.timeouts": False,
         "topology.max.retries": 0,
     }
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, FailOn("lost")), {**conf(workers), **settings})
+    with running(chain(spout, FailOn("lost")), {**conf(workers), **settings}) as cluster:
         for name in ("lost", "kept"):
             spout.feed([name], message_id=name)
             cluster.advance(ms=500)
@@ -186,8 +178,7 @@ def test_the_timeout_is_a_key_and_can_be_turned_off() -> None:
         ({"topology.enable.message.timeouts": False}, []),
     ):
         spout = FeederSpout()
-        with LocalCluster() as cluster:
-            cluster.submit(chain(spout, Forgetful("x")), settings)
+        with running(chain(spout, Forgetful("x")), settings) as cluster:
             spout.feed(["x"], message_id="x")
             cluster.advance(seconds=120)
             assert spout.failed == failed
@@ -210,10 +201,9 @@ def test_a_late_ack_of_a_timed_out_tree_changes_nothing(workers: int) -> None:
             self.waiting: list[Tuple] = []
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, LateAcks(), bolt_conf={"topology.tick.tuple.freq.secs": 60}), conf(workers)
-        )
+    with running(
+        chain(spout, LateAcks(), bolt_conf={"topology.tick.tuple.freq.secs": 60}), conf(workers)
+    ) as cluster:
         spout.feed([1])
         cluster.advance(seconds=59)
         assert spout.failed == [0]
@@ -226,13 +216,11 @@ def test_a_late_ack_of_a_timed_out_tree_changes_nothing(workers: int) -> None:
 @WORKERS
 def test_a_tuple_that_waits_is_not_a_failed_tuple(workers: int, guarantee: str) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, SlowBolt(1000, Pass())),
-            {**conf(workers), "topology.delivery.guarantee": guarantee},
-        )
-        for n in range(120):
-            spout.feed([n])
+    with running(
+        chain(spout, SlowBolt(1000, Pass())),
+        {**conf(workers), "topology.delivery.guarantee": guarantee},
+    ) as cluster:
+        feed(spout, range(120))
         cluster.advance(seconds=60)  # the last ones wait for two minutes, four times the timeout
         assert 0 < len(spout.acked) < 120
         cluster.advance(seconds=90)
@@ -245,19 +233,14 @@ def test_a_tuple_that_waits_behind_a_slow_bolt_two_hops_on_is_not_failed_either(
     builder.set_spout("spout", spout)
     builder.set_bolt("fan", Fan()).shuffle_grouping("spout")
     builder.set_bolt("slow", SlowBolt(500)).shuffle_grouping("fan")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), conf(3))
-        for n in range(60):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(builder.build(), spout, range(60), conf(3)):
         assert sorted(spout.acked) == list(range(60))
         assert not spout.failed
 
 
 def test_untracked_tuples_are_neither_acked_nor_failed() -> None:
     spout, capture = FeederSpout(is_tracked=False), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), capture), conf(2))
+    with running(chain(spout, Pass(), capture), conf(2)) as cluster:
         spout.feed([1])
         cluster.advance(seconds=60)
         assert capture.values == [(1,)]
@@ -269,8 +252,7 @@ def test_untracked_tuples_are_neither_acked_nor_failed() -> None:
 )
 def test_without_ackers_a_tracked_tuple_is_acked_at_once(settings: dict[str, Any]) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Forgetful(1)), settings)
+    with running(chain(spout, Forgetful(1)), settings) as cluster:
         spout.feed([1])
         cluster.advance(seconds=60)
         assert (spout.acked, spout.failed) == ([0], [])
@@ -289,8 +271,7 @@ def test_what_an_ack_emitted_before_it_raised_is_not_acked_without_its_row() -> 
                 raise ValueError("not now")
 
     spout, capture = EmitsAndRaises(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), capture), {"topology.acker.executors": 0})
+    with running(chain(spout, Pass(), capture), {"topology.acker.executors": 0}) as cluster:
         spout.feed([1])
         cluster.advance(seconds=5)
         assert (capture.values, spout.acked) == ([(1,)], [0])
@@ -317,13 +298,11 @@ def test_no_more_than_max_spout_pending_trees_are_open(
                 self.kept.append(tup)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Hoard(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
-            {**conf(workers), "topology.max.spout.pending": limit},
-        )
-        for n in range(most + 7):
-            spout.feed([n])
+    with running(
+        chain(spout, Hoard(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+        {**conf(workers), "topology.max.spout.pending": limit},
+    ) as cluster:
+        feed(spout, range(most + 7))
         cluster.advance(seconds=9)
         assert cluster.counts("bolt").executed == most
         cluster.advance(seconds=10)
@@ -360,13 +339,12 @@ def test_what_a_spout_emits_in_fail_is_tracked_like_anything_else(workers: int) 
                 self.collector.ack(tup)
 
     spout = Replays()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, FailTwice()),
-            {**conf(workers), "topology.delivery.guarantee": "at-least-once"},
-        )
-        spout.feed(["x"])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, FailTwice()),
+        spout,
+        ["x"],
+        {**conf(workers), "topology.delivery.guarantee": "at-least-once"},
+    ) as cluster:
         assert (spout.failed, spout.acked) == ([0, 0], [0])
         assert cluster.counts("spout").failed == 2
 
@@ -398,8 +376,9 @@ def test_a_tuple_in_a_loop_keeps_its_batch_waiting_until_it_is_late(
     builder.set_bolt("loop", SlowBolt(100, Loop())).shuffle_grouping("spout").shuffle_grouping(
         "loop"
     )
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {**conf(2), "topology.acker.batch.split.ms": split_ms})
+    with running(
+        builder.build(), {**conf(2), "topology.acker.batch.split.ms": split_ms}
+    ) as cluster:
         spout.feed([60])
         spout.feed([0])
         cluster.advance(seconds=4)
@@ -436,8 +415,7 @@ class Ids(Spout):
 def test_message_ids_come_back_as_they_were_given_even_to_a_later_owner(workers: int) -> None:
     ids = [0, "text", ("topic", 3, ("deep", 1)), 1.5, b"bytes", False]
     spout = Ids(ids)
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, SlowBolt(1000)), conf(workers))
+    with running(chain(spout, SlowBolt(1000)), conf(workers)) as cluster:
         cluster.advance(ms=20)
         cluster.kill_worker("spout")
         cluster.run_until_idle()
@@ -446,18 +424,14 @@ def test_message_ids_come_back_as_they_were_given_even_to_a_later_owner(workers:
 
 def test_a_message_id_without_bytes_is_named() -> None:
     spout = Ids([object()])
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Nothing()))
+    with running(chain(spout, Nothing())) as cluster:
         cluster.advance(seconds=1)
         assert "component 'spout', message id: a value of type object" in cluster.errors[0].text
 
 
 def test_complete_latency_is_measured_in_simulated_time() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, SlowBolt(1000)), conf(2))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, SlowBolt(1000)), spout, [1], conf(2)) as cluster:
         buckets = cluster.topology().progress().latency_buckets
         assert sum(buckets.values()) == 1
         assert next(iter(buckets)) >= 79  # 8 buckets per doubling: a second is in the 80th
@@ -466,20 +440,20 @@ def test_complete_latency_is_measured_in_simulated_time() -> None:
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 def test_trees_whose_acks_wait_for_a_dead_acker_do_not_time_out(guarantee: str) -> None:
     spout = FeederSpout()
-    with LocalCluster(supervisors=3, slots=1) as cluster:
-        cluster.submit(
-            chain(spout, Nothing()),
-            {
-                "topology.workers": 3,
-                "topology.acker.executors": 1,
-                "topology.delivery.guarantee": guarantee,
-            },
-        )
+    with running(
+        chain(spout, Nothing()),
+        {
+            "topology.workers": 3,
+            "topology.acker.executors": 1,
+            "topology.delivery.guarantee": guarantee,
+        },
+        supervisors=3,
+        slots=1,
+    ) as cluster:
         acker = cluster.topology().worker_of("__acker")
         assert acker is not cluster.topology().worker_of("spout")
         acker.bury(-9, "its machine is lost", restart_ms=120_000)
-        for n in range(10):
-            spout.feed([n])
+        feed(spout, range(10))
         cluster.advance(seconds=100)
         assert cluster.counts("bolt").executed == 10
         assert (spout.acked, spout.failed) == ([], [])
@@ -491,15 +465,16 @@ def test_trees_whose_acks_wait_for_a_dead_acker_do_not_time_out(guarantee: str) 
 @pytest.mark.parametrize("dead", ["bolt", "capture"])
 def test_trees_that_wait_for_a_dead_bolt_do_not_time_out(dead: str) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster(supervisors=4, slots=1) as cluster:
-        cluster.submit(
-            chain(spout, Pass(), capture), {"topology.workers": 4, "topology.acker.executors": 1}
-        )
+    with running(
+        chain(spout, Pass(), capture),
+        {"topology.workers": 4, "topology.acker.executors": 1},
+        supervisors=4,
+        slots=1,
+    ) as cluster:
         worker = cluster.topology().worker_of(dead)
         assert worker is not cluster.topology().worker_of("spout")
         worker.bury(-9, "its machine is lost", restart_ms=200_000)
-        for n in range(10):
-            spout.feed([n])
+        feed(spout, range(10))
         cluster.run_until_idle()
         assert sorted(capture.values) == [(n,) for n in range(10)]
         assert not spout.failed
@@ -507,11 +482,10 @@ def test_trees_that_wait_for_a_dead_bolt_do_not_time_out(dead: str) -> None:
 
 def test_a_tree_that_waits_for_its_next_try_does_not_time_out() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, FailOn("x")),
-            {"topology.workers": 2, "topology.max.retries": 5, "topology.retry.backoff.ms": 20_000},
-        )
+    with running(
+        chain(spout, FailOn("x")),
+        {"topology.workers": 2, "topology.max.retries": 5, "topology.retry.backoff.ms": 20_000},
+    ) as cluster:
         spout.feed(["x"])
         cluster.advance(seconds=45)
         assert not spout.failed
@@ -525,11 +499,12 @@ def test_the_watermark_of_a_worker_that_lost_its_tasks_holds_nobody_back() -> No
     builder.set_spout("forgotten", forgotten)
     builder.set_bolt("fails", FailOn("x")).shuffle_grouping("failing")
     builder.set_bolt("forgets", Forgetful("y")).shuffle_grouping("forgotten")
-    with LocalCluster(supervisors=4, slots=1) as cluster:
-        cluster.submit(
-            builder.build(),
-            {"topology.workers": 4, "topology.max.retries": 2, "topology.retry.backoff.ms": 5_000},
-        )
+    with running(
+        builder.build(),
+        {"topology.workers": 4, "topology.max.retries": 2, "topology.retry.backoff.ms": 5_000},
+        supervisors=4,
+        slots=1,
+    ) as cluster:
         failing.feed(["x"], message_id="x")
         cluster.advance(seconds=1)  # its next try holds the watermark of the worker that has it
         cluster.rebalance(workers=1, reassign=True)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import TopologyBuilder, Tuple
-from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing import FeederSpout
 from sparkstorm.testing.shared import Shared
+from tests.topologies import feed, running
 from tests.worker.building import Collecting, Pass, chain
 from tests.worker.test_acking import Fan, Join, conf
 
@@ -54,10 +55,8 @@ def test_a_tree_is_not_acked_before_its_last_tuple_wherever_that_waits(
     builder.set_bolt("gate", gate, conf={"topology.tick.tuple.freq.secs": 1}).global_grouping(
         "pass"
     )
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), conf(workers, topology_delivery_guarantee=guarantee))
-        for n in range(10):
-            spout.feed([n])
+    with running(builder.build(), conf(workers, topology_delivery_guarantee=guarantee)) as cluster:
+        feed(spout, range(10))
         cluster.advance(seconds=10)
         assert gate.waiting.value == 30
         assert (spout.acked, spout.failed) == ([], [])
@@ -78,8 +77,7 @@ def test_neither_tree_of_a_tuple_with_two_anchors_is_acked_before_that_tuple(
     builder.set_bolt("gate", gate, conf={"topology.tick.tuple.freq.secs": 1}).global_grouping(
         "join"
     )
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), conf(workers, topology_delivery_guarantee=guarantee))
+    with running(builder.build(), conf(workers, topology_delivery_guarantee=guarantee)) as cluster:
         for name in "abcd":
             spout.feed([name], message_id=name)
         cluster.advance(seconds=10)
@@ -106,8 +104,9 @@ def test_a_failure_is_told_at_once_and_of_both_trees_and_not_by_a_time_out(worke
     builder.set_spout("spout", spout)
     builder.set_bolt("join", Join()).shuffle_grouping("spout")
     builder.set_bolt("fail", Fail()).global_grouping("join")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), conf(workers, topology_delivery_guarantee="at-least-once"))
+    with running(
+        builder.build(), conf(workers, topology_delivery_guarantee="at-least-once")
+    ) as cluster:
         for name in "ab":
             spout.feed([name], message_id=name)
         cluster.advance(seconds=5)  # far below the time-out
@@ -118,12 +117,10 @@ def test_a_failure_is_told_at_once_and_of_both_trees_and_not_by_a_time_out(worke
 def test_an_untracked_tuple_that_fails_is_told_to_nobody_and_hurts_nobody(workers: int) -> None:
     """S1.14."""
     spout = FeederSpout(is_tracked=False)
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Fail()), conf(workers, topology_delivery_guarantee="at-least-once")
-        )
-        for n in range(5):
-            spout.feed([n])
+    with running(
+        chain(spout, Fail()), conf(workers, topology_delivery_guarantee="at-least-once")
+    ) as cluster:
+        feed(spout, range(5))
         cluster.advance(seconds=60)
         assert (spout.acked, spout.failed) == ([], [])
         assert cluster.counts("bolt").executed == 5

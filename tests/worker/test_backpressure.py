@@ -17,7 +17,7 @@ from sparkstorm.api import (
     Tuple,
 )
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
-from tests.topologies import Count
+from tests.topologies import Count, ran, running
 from tests.worker.building import Pass, chain
 
 pytestmark = pytest.mark.sampled
@@ -67,15 +67,14 @@ class Peak:
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_memory_is_bounded_with_a_bolt_a_hundred_times_slower_than_its_spout(workers: int) -> None:
     limit, rows = 64 * KB, 50
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(Flood(3000), SlowBolt(10, Pass())),
-            {
-                "topology.workers": workers,
-                "topology.inbox.high.bytes": limit,
-                "topology.epoch.rows": rows,
-            },
-        )
+    with running(
+        chain(Flood(3000), SlowBolt(10, Pass())),
+        {
+            "topology.workers": workers,
+            "topology.inbox.high.bytes": limit,
+            "topology.epoch.rows": rows,
+        },
+    ) as cluster:
         peak = Peak(cluster)
         cluster.advance(seconds=20)
         done = cluster.counts("bolt").executed
@@ -102,15 +101,14 @@ def test_a_slow_branch_of_a_fan_out_holds_back_the_fan_and_not_only_the_spout() 
     builder.set_spout("spout", Flood(400))
     builder.set_bolt("fan", Fan()).shuffle_grouping("spout")
     builder.set_bolt("slow", SlowBolt(5)).shuffle_grouping("fan")
-    with LocalCluster() as cluster:
-        cluster.submit(
-            builder.build(),
-            {
-                "topology.workers": 3,
-                "topology.inbox.high.bytes": limit,
-                "topology.epoch.rows": rows,
-            },
-        )
+    with running(
+        builder.build(),
+        {
+            "topology.workers": 3,
+            "topology.inbox.high.bytes": limit,
+            "topology.epoch.rows": rows,
+        },
+    ) as cluster:
         peak = Peak(cluster)
         cluster.run_until_idle()
         assert cluster.counts("slow").executed == 8000
@@ -138,16 +136,15 @@ def test_a_cycle_neither_deadlocks_nor_grows(workers: int) -> None:
         "loop", stream="again"
     )
     builder.set_bolt("end", Count()).global_grouping("loop", stream="out")
-    with LocalCluster() as cluster:
-        cluster.submit(
-            builder.build(),
-            {
-                "topology.workers": workers,
-                "topology.inbox.high.bytes": limit,
-                "topology.epoch.rows": rows,
-                "topology.max.spout.pending": 50,
-            },
-        )
+    with running(
+        builder.build(),
+        {
+            "topology.workers": workers,
+            "topology.inbox.high.bytes": limit,
+            "topology.epoch.rows": rows,
+            "topology.max.spout.pending": 50,
+        },
+    ) as cluster:
         peak = Peak(cluster)
         cluster.run_until_idle()
         assert sum(cluster.state("end").values()) == 1500
@@ -176,11 +173,11 @@ def test_order_per_sender_and_receiver_holds_though_every_budget_is_tiny(
     builder.set_bolt("pass", Pass()).shuffle_grouping("a").shuffle_grouping("b")
     builder.set_bolt("ordered", Ordered()).shuffle_grouping("a").shuffle_grouping("b")
     builder.set_bolt("ends", Nothing()).shuffle_grouping("pass")
-    with LocalCluster(seed=rows) as cluster:
-        cluster.submit(
-            builder.build(),
-            {"topology.workers": workers, "topology.epoch.rows": rows, "topology.max.retries": 0},
-        )
+    with running(
+        builder.build(),
+        {"topology.workers": workers, "topology.epoch.rows": rows, "topology.max.retries": 0},
+        seed=rows,
+    ) as cluster:
         for _ in range(6):
             cluster.advance(ms=15)
             # what was spilled before a death comes before what is emitted after it
@@ -191,8 +188,7 @@ def test_order_per_sender_and_receiver_holds_though_every_budget_is_tiny(
 
 
 def test_rows_that_the_budget_left_over_wait_in_the_store_not_in_memory() -> None:
-    with LocalCluster() as cluster:
-        cluster.submit(chain(Flood(100), Pass()), {"topology.epoch.rows": 3})
+    with running(chain(Flood(100), Pass()), {"topology.epoch.rows": 3}) as cluster:
         for _ in range(30):
             cluster.advance(ms=1)
             for worker in cluster.topology().workers:
@@ -201,15 +197,15 @@ def test_rows_that_the_budget_left_over_wait_in_the_store_not_in_memory() -> Non
 
 
 def test_a_store_that_runs_full_is_drained_to_the_exact_count() -> None:
-    with LocalCluster(store_max_bytes=40 * KB) as cluster:
-        cluster.submit(
-            chain(Flood(500), SlowBolt(3, Pass())),
-            {
-                "topology.workers": 3,
-                "topology.epoch.rows": 200,
-                "topology.inbox.high.bytes": 100 * KB,
-            },
-        )
+    with running(
+        chain(Flood(500), SlowBolt(3, Pass())),
+        {
+            "topology.workers": 3,
+            "topology.epoch.rows": 200,
+            "topology.inbox.high.bytes": 100 * KB,
+        },
+        store_max_bytes=40 * KB,
+    ) as cluster:
         peak = Peak(cluster)
         cluster.run_until_idle()
         assert peak.bytes >= 40 * KB  # it was full
@@ -219,10 +215,9 @@ def test_a_store_that_runs_full_is_drained_to_the_exact_count() -> None:
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["", "workers-killed-meanwhile"])
 def test_a_store_whose_disk_is_full_for_fifteen_seconds_costs_nothing(is_killed: bool) -> None:
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(Flood(200), Pass()), {"topology.workers": 3, "topology.epoch.rows": 20}
-        )
+    with running(
+        chain(Flood(200), Pass()), {"topology.workers": 3, "topology.epoch.rows": 20}
+    ) as cluster:
         cluster.advance(ms=5)
         store = cluster.topology().store
         store.is_disk_full = True
@@ -252,19 +247,21 @@ def test_a_full_store_drains_even_through_bolts_that_make_more_of_it() -> None:
     builder.set_bolt("one", Multiply()).shuffle_grouping("spout")
     builder.set_bolt("two", Multiply()).shuffle_grouping("one")
     builder.set_bolt("end", Count()).shuffle_grouping("two")
-    with LocalCluster(store_max_bytes=20 * KB) as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 4, "topology.epoch.rows": 40})
+    with running(
+        builder.build(), {"topology.workers": 4, "topology.epoch.rows": 40}, store_max_bytes=20 * KB
+    ) as cluster:
         cluster.run_until_idle()
         assert cluster.state("end") == dict.fromkeys(range(120), 9)
         assert cluster.counts("spout").acked == 120
 
 
 def test_spouts_stop_while_the_store_fills() -> None:
-    with LocalCluster(store_max_bytes=200 * KB, draws_epochs=False) as cluster:
-        cluster.submit(
-            chain(Flood(2000), SlowBolt(50, Pass())),
-            {"topology.workers": 2, "topology.epoch.rows": 10},
-        )
+    with running(
+        chain(Flood(2000), SlowBolt(50, Pass())),
+        {"topology.workers": 2, "topology.epoch.rows": 10},
+        store_max_bytes=200 * KB,
+        draws_epochs=False,
+    ) as cluster:
         peak = Peak(cluster)
         cluster.advance(seconds=30)
         # 60 % and what was under way; bolts would be held back at 80 %
@@ -273,10 +270,7 @@ def test_spouts_stop_while_the_store_fills() -> None:
 
 def test_idle_workers_sleep() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), CaptureBolt()), {"topology.workers": 3})
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Pass(), CaptureBolt()), spout, [1], {"topology.workers": 3}) as cluster:
         before = cluster.simulation.steps
         cluster.advance(seconds=1000)
         assert cluster.simulation.steps - before <= 10
@@ -287,8 +281,7 @@ def test_a_worker_that_waits_for_open_trees_looks_about_once_a_second() -> None:
         pass
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, SlowBolt(20_000)), {"topology.workers": 2})
+    with running(chain(spout, SlowBolt(20_000)), {"topology.workers": 2}) as cluster:
         spout.feed([1])
         cluster.advance(ms=100)
         before = cluster.simulation.steps
@@ -297,11 +290,10 @@ def test_a_worker_that_waits_for_open_trees_looks_about_once_a_second() -> None:
 
 
 def test_a_gated_sender_does_not_spin() -> None:
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(Flood(1000), SlowBolt(1000, Pass())),
-            {"topology.workers": 2, "topology.inbox.high.bytes": 8 * KB, "topology.epoch.rows": 20},
-        )
+    with running(
+        chain(Flood(1000), SlowBolt(1000, Pass())),
+        {"topology.workers": 2, "topology.inbox.high.bytes": 8 * KB, "topology.epoch.rows": 20},
+    ) as cluster:
         cluster.advance(seconds=5)
         before = cluster.simulation.steps
         cluster.advance(seconds=5)

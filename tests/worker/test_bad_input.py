@@ -36,6 +36,7 @@ from sparkstorm.data_plane.transport.local_reader import LocalReader
 from sparkstorm.data_plane.transport.progress import Progress
 from sparkstorm.extensions.recording.capsule_files import read_capsule
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from tests.topologies import ran, running
 from tests.worker.building import Collecting, chain
 
 Do = Callable[[Any, Tuple], object]
@@ -165,13 +166,12 @@ def test_a_mistake_of_a_bolt_fails_its_tuple_with_a_sentence_and_no_other(
     bolt: Any, sentence: str, workers: int
 ) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, bolt, capture), {"topology.workers": workers, "topology.max.retries": 1}
-        )
-        for word in ("one", "bad", "two"):
-            spout.feed([word])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, bolt, capture),
+        spout,
+        ("one", "bad", "two"),
+        {"topology.workers": workers, "topology.max.retries": 1},
+    ) as cluster:
         (letter,) = cluster.dead_letters
         assert letter.values == ("bad",) and re.search(sentence, letter.reason), letter.reason
         assert "Traceback" not in letter.reason and len(letter.reason) < 600
@@ -189,13 +189,12 @@ def ack_of_nothing(collector: Any, tup: Tuple) -> None:
 @pytest.mark.parametrize("do", [twice, foreign, ack_after_fail, ack_of_nothing])
 def test_an_ack_that_nobody_waits_for_is_named_and_changes_no_other_tree(do: Do) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Manual(do), capture), {"topology.delivery.guarantee": "at-least-once"}
-        )
-        for word in ("one", "bad", "two"):
-            spout.feed([word])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Manual(do), capture),
+        spout,
+        ("one", "bad", "two"),
+        {"topology.delivery.guarantee": "at-least-once"},
+    ) as cluster:
         said = [error.text for error in cluster.errors if "not outstanding" in error.text]
         assert len(said) == (0 if do is ack_after_fail else 1)
         assert sorted(capture.values) == [("one",), ("two",)] and {0, 2} <= set(spout.acked)
@@ -263,8 +262,7 @@ class Endless(ReplayableSpout):
 
 def test_a_position_that_cannot_be_written_ends_the_run_with_a_sentence() -> None:
     def run() -> None:
-        with LocalCluster() as cluster:
-            cluster.submit(chain(Endless(), Basic(lambda c, t: None)))
+        with running(chain(Endless(), Basic(lambda c, t: None))) as cluster:
             cluster.advance(1)
 
     with pytest.raises(
@@ -280,10 +278,7 @@ def flood(collector: Any, tup: Tuple) -> None:
 
 def test_a_flood_of_reports_leaves_the_newest_ten_and_every_count() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Basic(flood)))
-        spout.feed(["bad"])
-        cluster.run_until_idle()
+    with ran(chain(spout, Basic(flood)), spout, ["bad"]) as cluster:
         kept = cluster.storm_state.read_errors(cluster.topology().id, "bolt")
         assert len(kept) <= 10
         assert [group.count for group in cluster.failures()] == [3000]
@@ -429,8 +424,9 @@ def test_a_source_that_cannot_answer_ends_the_run_with_its_name_and_line(
     """
 
     def run() -> None:
-        with LocalCluster() as cluster:
-            cluster.submit(chain(Moody(method, cancelled, is_blocking), Basic(lambda c, t: None)))
+        with running(
+            chain(Moody(method, cancelled, is_blocking), Basic(lambda c, t: None))
+        ) as cluster:
             cluster.run_until(lambda: False)
 
     what = "its thread ended:" if is_blocking else rf"{method}\(\) raised"
@@ -464,10 +460,9 @@ def test_a_mistake_of_a_source_is_named_and_what_it_emitted_before_arrives(
     do: Any, sentence: str, is_blocking: bool
 ) -> None:
     capture = CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(Moody("next_tuple", do, is_blocking), Basic(lambda c, t: None), capture)
-        )
+    with running(
+        chain(Moody("next_tuple", do, is_blocking), Basic(lambda c, t: None), capture)
+    ) as cluster:
         cluster.run_until(lambda: len(cluster.errors) == 3)
         assert all(re.search(sentence, error.text) for error in cluster.errors), cluster.errors
         assert capture.values == [(1,), (2,)]
@@ -482,8 +477,7 @@ class Clumsy(BasicBolt):
 
 
 def test_a_component_that_cannot_end_is_reported_and_the_others_end_too() -> None:
-    with LocalCluster() as cluster:
-        cluster.submit(chain(Moody("close", cancelled, is_blocking=False), Clumsy()))
+    with running(chain(Moody("close", cancelled, is_blocking=False), Clumsy())) as cluster:
         cluster.run_until_idle()
         cluster.rebalance(workers=2)
         cluster.advance(30)
@@ -514,11 +508,9 @@ def test_a_bolt_on_a_thread_is_refused_what_one_in_the_loop_is(
     kind: Any, do: Do, sentence: str
 ) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, kind(do), capture), {"topology.max.retries": 0})
-        for word in ("one", "bad", "two"):
-            spout.feed([word])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, kind(do), capture), spout, ("one", "bad", "two"), {"topology.max.retries": 0}
+    ) as cluster:
         (letter,) = cluster.dead_letters
         assert re.search(sentence, letter.reason), letter.reason
         assert sorted(capture.values) == [("one",), ("two",)]

@@ -18,11 +18,10 @@ from sparkstorm.testing import (
     CaptureBolt,
     FeederSpout,
     FlakyBolt,
-    LocalCluster,
     Shared,
     complete_topology,
 )
-from tests.topologies import Count
+from tests.topologies import Count, running
 from tests.worker.building import Pass, chain
 
 
@@ -95,8 +94,7 @@ def test_a_position_is_kept_before_anything_is_emitted(is_blocking: bool, guaran
     spout, capture, builder = FromNow(last, is_blocking), CaptureBolt(), TopologyBuilder()
     builder.set_spout("now", spout)
     builder.set_bolt("capture", capture, inputs="now")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.delivery.guarantee": guarantee})
+    with running(builder.build(), {"topology.delivery.guarantee": guarantee}) as cluster:
         cluster.run_until(lambda: "begun" in spout.told.acked)
         cluster.advance(ms=50)  # untracked, an id comes back before the commit
         cluster.kill_worker("now")
@@ -111,8 +109,7 @@ def test_a_source_that_blocks_stops_nobody_else_in_its_worker(workers: int) -> N
     builder.set_spout("blocked", blocked)
     builder.set_spout("free", free)
     builder.set_bolt("capture", capture).global_grouping("blocked").global_grouping("free")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": workers})
+    with running(builder.build(), {"topology.workers": workers}) as cluster:
         for n in range(20):
             free.feed([n])
         cluster.run_until(lambda: len(free.acked) == 20)
@@ -133,8 +130,7 @@ def test_a_source_that_blocks_stops_nobody_else_in_its_worker(workers: int) -> N
 
 def test_what_a_blocking_source_raises_is_reported_and_its_half_emission_dropped() -> None:
     spout, capture = FromQueue(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), capture))
+    with running(chain(spout, Pass(), capture)) as cluster:
         for value in ("a", OSError("went away"), "b"):
             spout.queue.value.put(value)
         cluster.run_until(lambda: len(capture.values) == 2)
@@ -154,12 +150,13 @@ class Refused(Spout):
 
 
 def test_a_blocking_source_that_always_raises_ends_the_run() -> None:
-    with LocalCluster() as cluster:
-        cluster.submit(chain(Refused(), Pass(), CaptureBolt()))
-        with pytest.raises(
+    with (
+        running(chain(Refused(), Pass(), CaptureBolt())) as cluster,
+        pytest.raises(
             WorkerFailedError, match="raised 10 times in a row: PermissionError: no such user"
-        ):
-            cluster.run_until(lambda: False, timeout_secs=20)
+        ),
+    ):
+        cluster.run_until(lambda: False, timeout_secs=20)
 
 
 class Numbers(ReplayableSpout):
@@ -204,11 +201,10 @@ def has_acked(spout: Numbers, count: int) -> bool:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_replayable_blocking_source_counts_exactly_over_deaths(workers: int) -> None:
     spout, most = Numbers(2000), 2000
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, FlakyBolt(Count(), 0)),
-            {"topology.workers": workers, "topology.max.spout.pending": 20},
-        )
+    with running(
+        chain(spout, FlakyBolt(Count(), 0)),
+        {"topology.workers": workers, "topology.max.spout.pending": 20},
+    ) as cluster:
         for done in (100, 700, 1500):
             cluster.run_until(partial(has_acked, spout, done))
             cluster.kill_worker("spout")
@@ -234,8 +230,7 @@ def test_what_a_thread_may_not_emit_is_raised_in_the_thread() -> None:
                 (1,), message_id=object()
             )
 
-    with LocalCluster() as cluster:
-        cluster.submit(chain(Wrong(2), Pass()))
+    with running(chain(Wrong(2), Pass())) as cluster:
         cluster.run_until(lambda: len(cluster.errors) == 2)
         assert "emitted 2 values for 1 field" in cluster.errors[0].text
         assert "message id: a value of type object" in cluster.errors[1].text
@@ -243,8 +238,7 @@ def test_what_a_thread_may_not_emit_is_raised_in_the_thread() -> None:
 
 def test_an_inactive_blocking_source_is_not_asked() -> None:
     spout, capture = Numbers(10), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), capture), {"topology.max.spout.pending": 1})
+    with running(chain(spout, Pass(), capture), {"topology.max.spout.pending": 1}) as cluster:
         cluster.deactivate()
         cluster.advance(seconds=5)
         held_back = len(capture.values)
@@ -301,8 +295,7 @@ def test_a_blocking_source_that_has_not_spoken_is_waited_for() -> None:
 def test_a_blocking_source_without_an_end_is_named_and_its_rows_are_there() -> None:
     spout, capture = Slow(20, has_end=False), CaptureBolt()
     spout.may_speak.value.set()
-    with LocalCluster(thread_patience_secs=0.5) as cluster:
-        cluster.submit(chain(spout, Pass(), capture))
+    with running(chain(spout, Pass(), capture), thread_patience_secs=0.5) as cluster:
         with pytest.raises(TimeoutError, match=r"spout#\d has been silent for 0\.5 s"):
             cluster.run_until_idle()
         assert len(capture.values) == 20

@@ -14,7 +14,7 @@ from sparkstorm.common.model.failure import FailureKind
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, complete_topology
-from tests.topologies import Count
+from tests.topologies import Count, feed, ran, running
 
 GUARANTEES = ["exactly-once", "at-least-once", "at-most-once"]
 PAUSE_AT_10 = {"topology.failure.pause.count": 10}
@@ -48,8 +48,7 @@ def paused_cluster(
 ) -> None:
     """Feed rows until the topology is paused."""
     cluster.submit(chain(spout, breaks), {**PAUSE_AT_10, **conf})
-    for n in range(rows):
-        spout.feed([n])
+    feed(spout, range(rows))
     with pytest.raises(TopologyPausedError) as raised:
         cluster.run_until_idle()
     assert str(raised.value).startswith("bolt 'breaks' is paused: most of its inputs fail, and 1")
@@ -89,20 +88,14 @@ def test_it_opens_again_when_the_cause_is_still_there(guarantee: str) -> None:
 
 def test_rare_failures_open_nothing_however_many_there_are() -> None:
     spout, breaks = FeederSpout(), Breaks(range(0, 2_000, 5))
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, breaks), PAUSE_AT_10)
-        for n in range(2_000):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(chain(spout, breaks), spout, range(2_000), PAUSE_AT_10) as cluster:
         assert len(cluster.dead_letters) == 400 and len(cluster.state("count")) == 1_600
 
 
 def test_a_bolt_that_fails_after_a_long_good_time_is_paused_soon() -> None:
     spout, breaks = FeederSpout(), Breaks(range(2_000, 100_000))
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, breaks), PAUSE_AT_10)
-        for n in range(3_000):
-            spout.feed([n])
+    with running(chain(spout, breaks), PAUSE_AT_10) as cluster:
+        feed(spout, range(3_000))
         with pytest.raises(TopologyPausedError):
             cluster.run_until_idle()
         assert 10 <= len(cluster.dead_letters) <= 20
@@ -110,10 +103,8 @@ def test_a_bolt_that_fails_after_a_long_good_time_is_paused_soon() -> None:
 
 def test_a_cause_that_is_over_before_the_last_try_opens_nothing() -> None:
     spout, breaks = FeederSpout(), Breaks(range(1000))
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, breaks), {**PAUSE_AT_10, "topology.max.retries": 10})
-        for n in range(300):
-            spout.feed([n])
+    with running(chain(spout, breaks), {**PAUSE_AT_10, "topology.max.retries": 10}) as cluster:
+        feed(spout, range(300))
         cluster.advance(1)
         breaks.is_broken.value[0] = False
         cluster.run_until_idle()
@@ -122,13 +113,12 @@ def test_a_cause_that_is_over_before_the_last_try_opens_nothing() -> None:
 
 def test_without_a_share_nothing_is_paused() -> None:
     spout, breaks = FeederSpout(), Breaks(range(1000))
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, breaks), {**PAUSE_AT_10, "topology.failure.pause.share": "never"}
-        )
-        for n in range(100):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, breaks),
+        spout,
+        range(100),
+        {**PAUSE_AT_10, "topology.failure.pause.share": "never"},
+    ) as cluster:
         assert len(cluster.dead_letters) == 100
 
 

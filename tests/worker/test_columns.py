@@ -57,6 +57,7 @@ from sparkstorm.testing import (
     die,
     simulate,
 )
+from tests.topologies import running
 
 WORDS = ["the", "cow", "jumped", "över", "", "moon", "a", "b"]
 SIZES: Shared[list[int]] = Shared([])
@@ -146,11 +147,10 @@ def test_rows_and_columns_mix_with_equal_results(
 ) -> None:
     lines = some_lines(workers, 700)
     feeder, SIZES.value[:] = FeederSpout(["line"]), []
-    with LocalCluster() as cluster:
-        cluster.submit(
-            topology(Lines(lines, 60) if is_batch else feeder, split(), count()),
-            {"topology.workers": workers},
-        )
+    with running(
+        topology(Lines(lines, 60) if is_batch else feeder, split(), count()),
+        {"topology.workers": workers},
+    ) as cluster:
         for number, line in enumerate([] if is_batch else lines):
             feeder.feed([line], message_id=number)
         cluster.run_until_idle()
@@ -206,10 +206,9 @@ def test_a_row_of_a_batch_that_kills_its_worker_is_found_and_parked() -> None:
 
     lines = [f"w{n % 3}" for n in range(50)]
     lines[20] = "poison"
-    with LocalCluster() as cluster:
-        cluster.submit(
-            topology(Lines(lines, 50), SplitColumns(), Deadly(), 1), {"topology.workers": 3}
-        )
+    with running(
+        topology(Lines(lines, 50), SplitColumns(), Deadly(), 1), {"topology.workers": 3}
+    ) as cluster:
         cluster.run_until_idle()
         assert cluster.state("count") == {
             f"w{n}": sum(line == f"w{n}" for line in lines) for n in range(3)
@@ -282,8 +281,7 @@ def test_decimals_days_and_times_stay_columns_and_reach_the_tasks_of_their_rows(
         builder.set_spout("numbers", spout)
         builder.set_bolt("priced", price, 2).shuffle_grouping("numbers")
         builder.set_bolt("seen", seen, 3).fields_grouping("priced", key)
-        with LocalCluster() as cluster:
-            cluster.submit(builder.build(), {"topology.workers": workers})
+        with running(builder.build(), {"topology.workers": workers}) as cluster:
             for number in range(200):
                 spout.feed([number], message_id=number)
             cluster.run_until_idle()
@@ -612,8 +610,7 @@ def test_pieces_of_several_senders_come_back_with_the_sender_and_the_roots_of_ea
 def test_a_spout_learns_on_its_worker_which_streams_bolts_of_columns_read(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("\n".join(some_lines(1, 50)))
     for count, split, messages in ((CountRows, SplitColumns, 1), (CountColumns, SplitRows, 50)):
-        with LocalCluster() as cluster:
-            cluster.submit(topology(FileLines(find_files([tmp_path])), split(), count(), 2))
+        with running(topology(FileLines(find_files([tmp_path])), split(), count(), 2)) as cluster:
             cluster.run_until_idle()
             assert cluster.state("count") == wanted(some_lines(1, 50))
             assert (cluster.counts("lines").acked, cluster.counts("lines").emitted) == (

@@ -21,7 +21,7 @@ from sparkstorm.api import (
 )
 from sparkstorm.common.errors import InvalidConfigError, WorkerFailedError
 from sparkstorm.testing import CaptureBolt, FeederSpout, FlakyBolt, LocalCluster, Shared
-from tests.topologies import Count, Split
+from tests.topologies import Count, Split, ran, running
 from tests.worker.building import Collecting, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
@@ -54,11 +54,9 @@ class EmitThenRaise(StatefulBolt):
 @pytest.mark.parametrize("guarantee", ["at-most-once", "at-least-once", "exactly-once"])
 def test_what_a_failed_execute_emitted_and_put_is_undone(workers: int, guarantee: str) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, EmitThenRaise(99), capture), conf(guarantee, workers))
-        for n in range(10):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, EmitThenRaise(99), capture), spout, range(10), conf(guarantee, workers)
+    ) as cluster:
         assert sorted(capture.values) == sorted((n,) for n in range(0, 10, 2) for _ in range(2))
         assert cluster.state("bolt") == dict.fromkeys(range(0, 10, 2), 1)
         assert cluster.counts("bolt").emitted == 10
@@ -67,11 +65,7 @@ def test_what_a_failed_execute_emitted_and_put_is_undone(workers: int, guarantee
 @WORKERS
 def test_at_most_once_drops_and_counts(workers: int) -> None:
     spout, bolt = FeederSpout(), EmitThenRaise(99)
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), conf("at-most-once", workers))
-        for n in range(4):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(chain(spout, bolt), spout, range(4), conf("at-most-once", workers)) as cluster:
         assert bolt.tries.value == {0: 1, 1: 1, 2: 1, 3: 1}
         assert cluster.counts("bolt").failed == 2
         assert sorted(spout.acked) == [0, 1, 2, 3]
@@ -83,11 +77,7 @@ def test_at_least_once_fails_the_tree_at_once_and_leaves_the_replay_to_the_spout
     workers: int,
 ) -> None:
     spout, bolt = FeederSpout(), EmitThenRaise(99)
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), conf("at-least-once", workers))
-        for n in range(4):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(chain(spout, bolt), spout, range(4), conf("at-least-once", workers)) as cluster:
         assert bolt.tries.value == {0: 1, 1: 1, 2: 1, 3: 1}
         assert (sorted(spout.acked), sorted(spout.failed)) == ([0, 2], [1, 3])
         assert not cluster.dead_letters
@@ -96,11 +86,9 @@ def test_at_least_once_fails_the_tree_at_once_and_leaves_the_replay_to_the_spout
 @WORKERS
 def test_exactly_once_tries_again_until_it_works(workers: int) -> None:
     spout, capture, bolt = FeederSpout(), CaptureBolt(), EmitThenRaise(2)
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, capture), conf("exactly-once", workers))
-        for n in range(4):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, bolt, capture), spout, range(4), conf("exactly-once", workers)
+    ) as cluster:
         assert bolt.tries.value == {0: 1, 1: 3, 2: 1, 3: 3}
         assert sorted(capture.values) == sorted((n,) for n in range(4) for _ in range(2))
         assert cluster.state("bolt") == {0: 1, 1: 1, 2: 1, 3: 1}
@@ -113,8 +101,7 @@ def test_exactly_once_parks_after_the_last_try_and_only_then_fails_the_tree(work
     settings = conf(
         "exactly-once", workers, **{"topology.max.retries": 2, "topology.retry.backoff.ms": 1000}
     )
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), settings)
+    with running(chain(spout, bolt), settings) as cluster:
         spout.feed([1], message_id="one")
         cluster.advance(ms=900)
         assert (bolt.tries.value, spout.failed) == ({1: 1}, [])
@@ -140,8 +127,9 @@ def test_exactly_once_parks_after_the_last_try_and_only_then_fails_the_tree(work
 
 def test_no_retries_means_parked_at_once() -> None:
     spout, bolt = FeederSpout(), EmitThenRaise(99)
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), conf("exactly-once", 1, **{"topology.max.retries": 0}))
+    with running(
+        chain(spout, bolt), conf("exactly-once", 1, **{"topology.max.retries": 0})
+    ) as cluster:
         spout.feed([1])
         cluster.advance(ms=10)
         assert (bolt.tries.value, spout.failed, len(cluster.dead_letters)) == ({1: 1}, [0], 1)
@@ -163,11 +151,7 @@ def test_a_bolt_that_raises_on_every_tuple_stops_nobody_else(guarantee: str) -> 
     builder.set_spout("spout", spout)
     builder.set_bolt("bad", Always()).shuffle_grouping("spout")
     builder.set_bolt("good", capture).shuffle_grouping("spout")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), conf(guarantee, 2))
-        for n in range(20):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(builder.build(), spout, range(20), conf(guarantee, 2)) as cluster:
         assert sorted(capture.values) == [(n,) for n in range(20)]
         assert len(cluster.dead_letters) == (20 if guarantee == "exactly-once" else 0)
         assert not any(worker.deaths for worker in cluster.topology().workers)
@@ -180,10 +164,7 @@ def test_sys_exit_in_a_bolt_is_an_error_like_any_other() -> None:
             raise SystemExit(3)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Exits()), conf("at-least-once"))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Exits()), spout, [1], conf("at-least-once")) as cluster:
         assert spout.failed == [0]
         assert cluster.errors[0].text.startswith("SystemExit: 3 (test_delivery.py, line ")
 
@@ -226,10 +207,9 @@ class FailWithReason(Collecting):
 @WORKERS
 def test_an_explicit_fail_carries_its_reason_and_undoes_what_was_emitted(workers: int) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, FailWithReason(), capture), conf("exactly-once", workers))
-        spout.feed([7])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, FailWithReason(), capture), spout, [7], conf("exactly-once", workers)
+    ) as cluster:
         assert capture.values == []
         assert [(letter.reason, letter.attempts) for letter in cluster.dead_letters] == [
             ("do not like 7", 4)
@@ -258,11 +238,9 @@ class StatefulManual(Stateful, Bolt):
 @WORKERS
 def test_raising_after_the_ack_takes_the_ack_back(workers: int) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, StatefulManual(), capture), conf("exactly-once", workers))
-        for n in range(5):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, StatefulManual(), capture), spout, range(5), conf("exactly-once", workers)
+    ) as cluster:
         assert cluster.state("bolt") == dict.fromkeys(range(5), 1)
         assert sorted(capture.values) == [(n,) for n in range(5)]
         assert sorted(spout.acked) == list(range(5))
@@ -284,11 +262,9 @@ def test_a_flaky_stateful_chain_counts_exactly(workers: int) -> None:
     builder.set_spout("spout", spout)
     builder.set_bolt("flaky", FlakyBolt(Pass(), failures=2), 2).shuffle_grouping("spout")
     builder.set_bolt("count", FlakyCount(), 2).fields_grouping("flaky", "value")
-    with LocalCluster(seed=workers) as cluster:
-        cluster.submit(builder.build(), conf("exactly-once", workers))
-        for n in range(50):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        builder.build(), spout, range(50), conf("exactly-once", workers), seed=workers
+    ) as cluster:
         assert cluster.state("count") == dict.fromkeys(range(50), 1)
         assert sorted(spout.acked) == list(range(50))
         assert not cluster.dead_letters
@@ -309,11 +285,7 @@ def test_a_spout_that_raises_now_and_then_goes_on_and_leaves_no_half_emission() 
             self.stumbled: Shared[set[int]] = Shared(set())
 
     spout, capture = Stumbling(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), capture), conf("exactly-once", 2))
-        for n in range(10):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(chain(spout, Pass(), capture), spout, range(10), conf("exactly-once", 2)) as cluster:
         assert sorted(capture.values) == [(n,) for n in range(10)]
         assert sorted(spout.acked) == list(range(10))
         assert cluster.errors[0].text.startswith(
@@ -333,8 +305,7 @@ def test_a_mistake_of_the_job_ends_a_spouts_worker_behind_the_rows_before_it() -
             return False
 
     spout, capture = Mistaken(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), capture))
+    with running(chain(spout, Pass(), capture)) as cluster:
         spout.feed([1])
         spout.feed([2])
         with pytest.raises(
@@ -353,12 +324,13 @@ def test_a_spout_that_always_raises_ends_its_worker_with_its_name() -> None:
         def is_exhausted(self) -> bool:
             return False
 
-    with LocalCluster() as cluster:
-        cluster.submit(chain(Broken(), Pass()))
-        with pytest.raises(
+    with (
+        running(chain(Broken(), Pass())) as cluster,
+        pytest.raises(
             WorkerFailedError, match=r"spout 'spout' \(task \d+\) raised 10 times in a row: OSError"
-        ):
-            cluster.advance(seconds=60)
+        ),
+    ):
+        cluster.advance(seconds=60)
 
 
 def test_at_most_once_does_not_ack_what_was_never_emitted() -> None:
@@ -368,8 +340,7 @@ def test_at_most_once_does_not_ack_what_was_never_emitted() -> None:
             self._collector.emit((1, 2, 3), message_id=self._next)
 
     spout = Wrong()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass()), conf("at-most-once"))
+    with running(chain(spout, Pass()), conf("at-most-once")) as cluster:
         spout.feed([1])
         cluster.advance(seconds=1)
         assert spout.acked == []
@@ -382,10 +353,7 @@ def test_errors_reported_by_hand_fail_nothing() -> None:
             collector.report_error(ValueError("odd, but fine"))
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Complains()))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Complains()), spout, [1]) as cluster:
         assert spout.acked == [0]
         assert [error.text for error in cluster.errors] == ["ValueError: odd, but fine"]
 

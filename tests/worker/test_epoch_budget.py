@@ -19,9 +19,10 @@ from sparkstorm.data_plane.worker.read_window import (
     WINDOW_BYTES,
     ReadWindow,
 )
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from sparkstorm.testing import CaptureBolt, FeederSpout
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
+from tests.topologies import ran, running
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers
 
@@ -96,10 +97,9 @@ class Many(BasicBolt):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_epoch_ends_when_enough_rows_were_executed(workers: int) -> None:
     rows, executed = 25, [0]
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.rows": rows}
-        )
+    with running(
+        chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.rows": rows}
+    ) as cluster:
         cluster.simulation.watchers.append(lambda: executed.append(cluster.counts("bolt").executed))
         cluster.run_until_idle()
         assert executed[-1] == 1000
@@ -129,10 +129,11 @@ def test_of_many_spout_tasks_a_few_emit_in_a_turn_and_all_in_time() -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_epoch_ends_when_enough_bytes_are_on_their_way(workers: int) -> None:
     budget, scales = 512 * KB, Scales()
-    with LocalCluster(make_transport=scales) as cluster:
-        cluster.submit(
-            chain(Heavy(), Pass()), {"topology.workers": workers, "topology.epoch.bytes": budget}
-        )
+    with running(
+        chain(Heavy(), Pass()),
+        {"topology.workers": workers, "topology.epoch.bytes": budget},
+        make_transport=scales,
+    ) as cluster:
         cluster.run_until_idle()
         assert cluster.counts("capture").executed == 1000
         assert scales.heaviest <= 2 * budget
@@ -141,14 +142,13 @@ def test_an_epoch_ends_when_enough_bytes_are_on_their_way(workers: int) -> None:
 def test_bolts_that_make_much_of_little_are_bounded_too() -> None:
     budget, scales = 1024 * KB, Scales()
     spout = FeederSpout()
-    with LocalCluster(make_transport=scales) as cluster:
-        cluster.submit(
-            chain(spout, Many(), CaptureBolt()),
-            {"topology.workers": 4, "topology.epoch.bytes": budget},
-        )
-        for n in range(200):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Many(), CaptureBolt()),
+        spout,
+        range(200),
+        {"topology.workers": 4, "topology.epoch.bytes": budget},
+        make_transport=scales,
+    ) as cluster:
         assert cluster.counts("capture").executed == 6000
         assert scales.heaviest <= 2 * budget
 
@@ -164,11 +164,9 @@ def test_an_input_that_makes_more_than_any_commit_may_carry_is_parked_and_the_ot
                 collector.emit((tup[0] + "z" * 4 * KB,))
 
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Explodes(), capture),
-            {"topology.workers": 4, "topology.epoch.bytes": 4 * KB},
-        )
+    with running(
+        chain(spout, Explodes(), capture), {"topology.workers": 4, "topology.epoch.bytes": 4 * KB}
+    ) as cluster:
         for value in ("a", "bad", "b"):
             spout.feed([value], message_id=value)
         cluster.run_until_idle()
@@ -192,10 +190,7 @@ def test_the_pace_falls_with_the_weight_of_what_is_sent() -> None:
 
 def test_a_spout_alone_is_asked_without_an_epoch_until_it_emits() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass()), {"topology.workers": 1})
-        spout.feed(["first"])
-        cluster.run_until_idle()
+    with ran(chain(spout, Pass()), spout, ["first"], {"topology.workers": 1}) as cluster:
         worker = cluster.topology().workers[0].worker
         assert worker is not None
         before, now_ms = worker.commits, cluster.now_ms

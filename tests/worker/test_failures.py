@@ -17,6 +17,7 @@ from sparkstorm.control_plane.supervisor import poison_detector
 from sparkstorm.data_plane.transport.base import Entry
 from sparkstorm.data_plane.transport.local import LocalTransport
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
+from tests.topologies import feed, ran, running
 from tests.worker.building import Collecting, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2])
@@ -58,8 +59,7 @@ def require_whole(failure: Failure, cluster: LocalCluster) -> None:
 @WORKERS
 def test_at_least_once_the_spout_is_given_the_failure_of_its_tuple(workers: int) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Raises()), conf("at-least-once", workers))
+    with running(chain(spout, Raises()), conf("at-least-once", workers)) as cluster:
         spout.feed([7], message_id="seven")
         cluster.run_until_idle()
         require_whole(spout.tracker.failures["'seven'"], cluster)
@@ -125,10 +125,8 @@ def test_a_reason_of_the_bolt_a_report_and_a_time_out_are_told_apart_and_counted
                 self.collector.ack(tup)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Judges()), conf("at-least-once", 2))
-        for word in ("fail", "report", "forget", "fail"):
-            spout.feed([word])
+    with running(chain(spout, Judges()), conf("at-least-once", 2)) as cluster:
+        feed(spout, ("fail", "report", "forget", "fail"))
         cluster.advance(60)  # what is never acked stays with the bolt for ever
         found = {
             group.cause.error: (group.count, group.newest.kind)
@@ -154,10 +152,7 @@ def test_an_input_that_kills_its_worker_is_told_as_that() -> None:
             die()
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Kills()), conf("exactly-once"))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Kills()), spout, [1], conf("exactly-once")) as cluster:
         (letter,) = cluster.dead_letters
         assert (letter.failure.kind, letter.reason) == (
             FailureKind.KILLED,
@@ -186,11 +181,7 @@ def test_a_row_that_kills_is_parked_though_a_bolt_before_it_has_a_backlog(
     builder.set_spout("numbers", spout)  # by its name in the other worker
     builder.set_bolt("first", First(), inputs="numbers")
     builder.set_bolt("second", Kills(), inputs="first")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), conf("exactly-once", 2))
-        for n in range(2500):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(builder.build(), spout, range(2500), conf("exactly-once", 2)) as cluster:
         assert sorted(letter.values for letter in cluster.dead_letters) == [
             (170,),
             (1170,),
@@ -230,11 +221,7 @@ def test_causes_are_counted_in_bounded_room_and_survive_their_worker() -> None:
             raise type(f"Odd{tup[0]}Error", (Exception,), {})("x")
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Various()), conf("at-most-once"))
-        for n in range(100):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(chain(spout, Various()), spout, range(100), conf("at-most-once")) as cluster:
         cluster.kill_worker()
         spout.feed([0])
         cluster.run_until_idle()
@@ -260,8 +247,7 @@ class Blocking(FeederSpout):
 def test_both_forms_of_fail_are_called_on_the_loop_and_on_a_thread(
     spout: FeederSpout, failed: list[Any]
 ) -> None:
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Raises()), conf("at-least-once"))
+    with running(chain(spout, Raises()), conf("at-least-once")) as cluster:
         spout.feed([7])
         cluster.run_until(lambda: bool(spout.failed))
         assert spout.failed == failed
@@ -302,10 +288,7 @@ def test_a_failure_survives_a_restart_of_the_spout_before_its_callback() -> None
             super().fail(message_id, failure)
 
     spout = Dies()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Tells()), conf("at-least-once"))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Tells()), spout, [1], conf("at-least-once")):
         assert spout.died.value and spout.failed == [0]
         assert (spout.tracker.failures["0"].text, spout.tracker.failures["0"].component) == (
             "not mine",

@@ -24,6 +24,7 @@ from sparkstorm.api import (
 from sparkstorm.common.errors import WorkerFailedError
 from sparkstorm.connectors import FileLines, find_files
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from tests.topologies import ran, running
 from tests.worker.building import Collecting, chain
 
 SEEN: list[tuple[Any, ...]] = []
@@ -123,8 +124,7 @@ def test_hooks_are_told_of_every_emission_execution_ack_and_fail(
 ) -> None:
     monkeypatch.setattr(FeederSpout, "blocking", blocking)
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Odd(), capture), CONF)
+    with running(chain(spout, Odd(), capture), CONF) as cluster:
         spout.feed([1], message_id="one")
         spout.feed([2], message_id="two")
         cluster.run_until(lambda: len(spout.acked) + len(spout.failed) == 2)
@@ -163,8 +163,7 @@ def test_hooks_are_told_of_each_row_of_a_batch(tmp_path: Path) -> None:
     builder.set_spout("spout", FileLines(find_files([tmp_path])))
     builder.set_bolt("bolt", Passes()).shuffle_grouping("spout")
     builder.set_bolt("capture", capture).shuffle_grouping("bolt")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), CONF)
+    with running(builder.build(), CONF) as cluster:
         cluster.run_until_idle()
         assert sorted(capture.values) == [("a",), ("b",), ("c",)]
     told = Counter(each[:3] for each in SEEN if each[1] in ("emit", "execute"))
@@ -197,13 +196,12 @@ def test_acks_of_a_later_epoch_are_told_too_and_a_component_may_have_hooks_of_it
 
 def test_a_hook_that_raises_is_reported_and_harms_nothing() -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Odd(), capture), {**CONF, "topology.auto.task.hooks": [f"{HERE}:Broken"]}
-        )
-        for n in range(4):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Odd(), capture),
+        spout,
+        range(4),
+        {**CONF, "topology.auto.task.hooks": [f"{HERE}:Broken"]},
+    ) as cluster:
         assert (sorted(capture.values), sorted(spout.failed)) == ([(0,), (2,)], [1, 3])
         assert any("ValueError: no emit (test_hooks.py" in error.text for error in cluster.errors)
 
@@ -219,12 +217,9 @@ def test_a_workers_hooks_start_before_its_tasks_and_share_resources_with_them() 
             collector.emit((self.client,))
 
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Asks(), capture), {"topology.worker.hooks": [f"{HERE}:OfWorker"]}
-        )
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Asks(), capture), spout, [1], {"topology.worker.hooks": [f"{HERE}:OfWorker"]}
+    ):
         assert capture.values[0][0].startswith("client of node")
     assert SEEN == [("start", ["__acker", "bolt", "capture", "spout"]), ("shutdown",)]
 

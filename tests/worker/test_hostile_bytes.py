@@ -26,10 +26,10 @@ from sparkstorm.data_plane.transport.base import START, TaskRecord
 from sparkstorm.data_plane.transport.frames import AckerMessages, SettledRoots
 from sparkstorm.data_plane.transport.keys import prefix_of
 from sparkstorm.data_plane.transport.progress import Progress
-from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing import FeederSpout
 from sparkstorm.testing.local_topology import LocalTopology
 from tests.tiers import examples
-from tests.topologies import Count
+from tests.topologies import Count, feed, running
 from tests.worker.building import Collecting, Pass, chain
 
 CODEC = Codec()
@@ -201,20 +201,17 @@ def test_no_frame_of_a_stranger_kills_a_worker_or_holds_a_run_up(
     hostile: list[tuple[int, bytes]], workers: int
 ) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Pass(), Count(), 2),
-            {"topology.workers": workers, "topology.acker.executors": 2},
-        )
+    with running(
+        chain(spout, Pass(), Count(), 2),
+        {"topology.workers": workers, "topology.acker.executors": 2},
+    ) as cluster:
         topology = cluster.topology()
         tasks = sorted(task for worker in topology.workers for task in worker.tasks)
-        for n in range(4):
-            spout.feed([n])
+        feed(spout, range(4))
         for place, data in hostile:
             inject(topology, tasks[place % len(tasks)], data)
         cluster.run_until_idle()
-        for n in range(4, 8):
-            spout.feed([n])
+        feed(spout, range(4, 8))
         cluster.run_until_idle()
         assert [death for worker in topology.workers for death in worker.deaths] == []
         assert {*spout.acked, *spout.failed} == set(range(8))
@@ -224,10 +221,9 @@ def test_no_frame_of_a_stranger_kills_a_worker_or_holds_a_run_up(
 
 def test_a_frame_of_another_kind_is_quarantined_and_the_run_goes_on() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Pass(), Count(), 2), {"topology.workers": 2, "topology.acker.executors": 2}
-        )
+    with running(
+        chain(spout, Pass(), Count(), 2), {"topology.workers": 2, "topology.acker.executors": 2}
+    ) as cluster:
         topology = cluster.topology()
         tasks = sorted(task for worker in topology.workers for task in worker.tasks)
         for task in tasks:
@@ -255,14 +251,11 @@ def test_a_damaged_record_is_gone_on_with_or_refused_with_its_key(
     data: bytes, what: str, place: int
 ) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Batching() if what == "held" else Pass(), Count(), 2),
-            {"topology.workers": 2},
-        )
+    with running(
+        chain(spout, Batching() if what == "held" else Pass(), Count(), 2), {"topology.workers": 2}
+    ) as cluster:
         topology = cluster.topology()
-        for n in range(4):
-            spout.feed([n])
+        feed(spout, range(4))
         cluster.advance(1)
         store = topology.store
         if what == "progress":

@@ -22,6 +22,7 @@ from sparkstorm.api import (
 from sparkstorm.api.sinks import TransactionalSink
 from sparkstorm.api.windows import Count, Window, WindowedBolt
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
+from tests.topologies import feed, ran, running
 from tests.worker.building import Collecting, chain
 
 
@@ -47,11 +48,9 @@ def test_whatever_text_an_error_has_it_fails_one_tuple_and_kills_nobody(
                 raise error
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Raises()),
-            {"topology.workers": 2, "topology.delivery.guarantee": guarantee},
-        )
+    with running(
+        chain(spout, Raises()), {"topology.workers": 2, "topology.delivery.guarantee": guarantee}
+    ) as cluster:
         for value in ("a", "bad", "b"):
             spout.feed([value], message_id=value)
         cluster.run_until_idle()
@@ -69,10 +68,9 @@ def test_whatever_reason_a_bolt_fails_with_it_fails_one_tuple_and_kills_nobody(r
             self.collector.fail(tup, reason)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Fails()), {"topology.workers": 2, "topology.max.retries": 1})
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Fails()), spout, [1], {"topology.workers": 2, "topology.max.retries": 1}
+    ) as cluster:
         assert spout.failed == [0]
         assert not any(worker.deaths for worker in cluster.topology().workers)
         assert [len(letter.reason) < 1000 for letter in cluster.dead_letters] == [True]
@@ -98,8 +96,7 @@ def test_rows_that_are_too_large_for_one_frame_together_leave_in_several() -> No
     builder.set_bolt("explodes", Explodes()).shuffle_grouping("spout")
     builder.set_bolt("first", First()).shuffle_grouping("explodes")
     builder.set_bolt("capture", capture).global_grouping("first")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 5})
+    with running(builder.build(), {"topology.workers": 5}) as cluster:
         spout.feed([1])
         cluster.run_until_idle(limit_secs=20)
         assert capture.values == [(n,) for n in range(70)]
@@ -116,8 +113,7 @@ def test_a_row_that_is_too_large_for_any_frame_is_given_up_with_the_input_that_m
             collector.emit((bytes(65 << 20) if tup[0] == "bad" else tup[0],))
 
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Explodes(), capture), {"topology.workers": 4})
+    with running(chain(spout, Explodes(), capture), {"topology.workers": 4}) as cluster:
         for value in ("a", "bad", "b"):
             spout.feed([value], message_id=value)
         cluster.run_until_idle()
@@ -194,10 +190,8 @@ def windowed() -> WindowedBolt:
 @pytest.mark.parametrize("make", [Basic, Keyed, Manual, Blocking, Columns, windowed, Sink])
 def test_a_bolt_without_memory_ends_its_worker(make: Any) -> None:
     spout = FeederSpout(["value"])
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, make()), {"topology.max.retries": 5})
-        for number in range(20):
-            spout.feed([number])
+    with running(chain(spout, make()), {"topology.max.retries": 5}) as cluster:
+        feed(spout, range(20))
         with pytest.raises(MemoryError):
             cluster.run_until_idle()
         assert cluster.topology().dead_letters() == []
@@ -216,10 +210,7 @@ def test_a_spout_without_memory_ends_its_worker() -> None:
 
 def test_a_bolt_may_report_one_that_it_has_borne() -> None:
     spout = FeederSpout(["value"])
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Reporting()))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Reporting()), spout, [1]) as cluster:
         assert [
             failure.text.startswith("MemoryError: borne") for failure in cluster.topology().errors
         ] == [True]

@@ -30,6 +30,7 @@ from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
+from tests.topologies import running
 
 LAZY: dict[str, Any] = {"topology.state.backend": "lazy", "topology.state.cache.keys": 4}
 MEMORY: dict[str, Any] = {"topology.state.backend": "memory"}
@@ -165,8 +166,7 @@ def test_a_first_start_from_a_savepoint_holds_a_part_of_the_state_in_memory(tmp_
 
 def test_a_failed_input_takes_its_change_back_and_shows_the_keys_that_it_met() -> None:
     spout = FeederSpout(["user", "day"])
-    with LocalCluster() as cluster:
-        cluster.submit(counting(spout, tasks=1), {**LAZY, "topology.max.retries": 1})
+    with running(counting(spout, tasks=1), {**LAZY, "topology.max.retries": 1}) as cluster:
         for n in range(200):
             spout.feed([f"u{n}", 1])
         cluster.run_until_idle()
@@ -178,8 +178,7 @@ def test_a_failed_input_takes_its_change_back_and_shows_the_keys_that_it_met() -
 
 def test_a_hot_deploy_hands_a_lazy_state_on_and_one_in_memory_becomes_lazy() -> None:
     spout = FeederSpout(["user", "day"])
-    with LocalCluster() as cluster:
-        cluster.submit(counting(spout), MEMORY)
+    with running(counting(spout), MEMORY) as cluster:
         for times, conf in enumerate((LAZY, LAZY), 1):
             feed(spout)
             cluster.run_until_idle()
@@ -211,8 +210,7 @@ def test_a_backend_that_cannot_have_the_state_is_refused(
     conf: dict[str, Any], bolt: BasicBolt, said: str
 ) -> None:
     spout = FeederSpout(["user", "day"])
-    with LocalCluster() as cluster:
-        cluster.submit(counting(spout), LAZY)
+    with running(counting(spout), LAZY) as cluster:
         feed(spout)
         cluster.run_until_idle()
         topology = counting(spout, bolt)
@@ -252,8 +250,9 @@ def test_a_read_that_fails_ends_the_worker_and_fails_no_tuple() -> None:
         return Away(worker.host.store, worker.clock, worker.host.arrivals)
 
     spout = FeederSpout(["user", "day"])
-    with LocalCluster(make_transport=make) as cluster:
-        cluster.submit(counting(spout), {**LAZY, "topology.epoch.rows": 5})
+    with running(
+        counting(spout), {**LAZY, "topology.epoch.rows": 5}, make_transport=make
+    ) as cluster:
         feed(spout, 2)
         cluster.run_until_idle()
         assert cluster.state("count") == expected(2) and Away.reads > 10
@@ -272,8 +271,9 @@ def test_the_first_missing_key_of_a_block_brings_the_others() -> None:
         return Counting(worker.host.store, worker.clock, worker.host.arrivals)
 
     spout = FeederSpout(["user", "day"])
-    with LocalCluster(make_transport=make) as cluster:
-        cluster.submit(counting(spout, tasks=1), {**LAZY, "topology.state.cache.keys": 1000})
+    with running(
+        counting(spout, tasks=1), {**LAZY, "topology.state.cache.keys": 1000}, make_transport=make
+    ) as cluster:
         for _ in range(2):
             feed(spout)
             cluster.run_until_idle()
@@ -292,8 +292,7 @@ def test_a_value_that_cannot_be_stored_fails_its_tuple_alone() -> None:
             self.state.put(tup["user"], object() if tup["day"] == 1 else tup["day"])
 
     spout = FeederSpout(["user", "day"])
-    with LocalCluster() as cluster:
-        cluster.submit(counting(spout, Bad()), {**LAZY, "topology.max.retries": 0})
+    with running(counting(spout, Bad()), {**LAZY, "topology.max.retries": 0}) as cluster:
         for n in range(4):
             spout.feed([f"u{n}", n])
         cluster.run_until_idle()
@@ -308,8 +307,7 @@ def test_a_bolt_may_be_grouped_by_values_that_are_no_keys_of_a_state() -> None:
 
     users = [float("nan"), Decimal("NaN"), [1], {"a": 1}, {1, 2}]
     spout = FeederSpout(["user", "day"])
-    with LocalCluster() as cluster:
-        cluster.submit(counting(spout, Seen()), {**LAZY, "topology.epoch.rows": 5})
+    with running(counting(spout, Seen()), {**LAZY, "topology.epoch.rows": 5}) as cluster:
         workers = {slot.process.pid for slot in cluster.slots if slot.process}
         for user in users:
             for _ in range(20):

@@ -31,6 +31,7 @@ from sparkstorm.data_plane.worker.counting.loop_time import LoopTime, TaskTime
 from sparkstorm.data_plane.worker.worker import Worker
 from sparkstorm.testing import FeederSpout, LocalCluster
 from sparkstorm.testing.invariants import Invariants
+from tests.topologies import feed
 from tests.worker.building import Pass, chain
 from tests.worker.by_hand import Workers
 
@@ -50,8 +51,7 @@ class Slow(BasicBolt):
 def feeding(*numbers: int) -> tuple[FeederSpout, Workers]:
     global clock
     spout = FeederSpout(["value"])
-    for number in numbers:
-        spout.feed([number])
+    feed(spout, numbers)
     workers = Workers(
         chain(spout, Slow()), {"topology.max.spout.pending": 2, "topology.acker.executors": 1}
     )
@@ -136,8 +136,7 @@ class Odd(BasicBolt):
 def test_callbacks_are_busy_time_of_their_spout() -> None:
     global clock
     spout = SlowlySettled(["value"])
-    for number in (1, 2, 3):
-        spout.feed([number])
+    feed(spout, (1, 2, 3))
     conf = {"topology.acker.executors": 1, "topology.max.retries": 0}
     workers = Workers(chain(spout, Odd()), conf)
     clock = workers.clock
@@ -274,8 +273,7 @@ def test_what_is_sent_on_an_edge_is_consumed_and_a_lost_row_is_seen(workers: int
     with LocalCluster() as cluster:
         invariants = Invariants(cluster)
         cluster.submit(topology, {"topology.workers": workers})
-        for number in range(10):
-            spout.feed([number])
+        feed(spout, range(10))
         cluster.advance(seconds=5)
         invariants()
         store = cluster.topology().store

@@ -10,7 +10,8 @@ import pytest
 
 from sparkstorm.api import Tuple
 from sparkstorm.data_plane.acking.pending import Pending
-from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing import FeederSpout
+from tests.topologies import ran, running
 from tests.worker.building import Collecting, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
@@ -47,8 +48,7 @@ CONF = {
 @WORKERS
 def test_a_tree_is_kept_open_for_as_long_as_its_bolt_asks_for(workers: int) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Slow()), {**CONF, "topology.workers": workers})
+    with running(chain(spout, Slow()), {**CONF, "topology.workers": workers}) as cluster:
         spout.feed(["slow"], message_id="slow")
         spout.feed(["forgotten"], message_id="forgotten")
         cluster.advance(40)
@@ -59,8 +59,7 @@ def test_a_tree_is_kept_open_for_as_long_as_its_bolt_asks_for(workers: int) -> N
 
 def test_a_restart_of_the_spouts_worker_forgets_no_reset() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Slow()), {**CONF, "topology.workers": 3})
+    with running(chain(spout, Slow()), {**CONF, "topology.workers": 3}) as cluster:
         spout.feed(["slow"], message_id="slow")
         cluster.advance(26)
         cluster.kill_worker("spout")
@@ -79,10 +78,7 @@ def test_a_tuple_that_is_not_open_is_named_and_changes_nothing() -> None:
             self.collector.reset_timeout(tup)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Late()))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Late()), spout, [1]) as cluster:
         assert spout.acked == [0]
         assert [error.text for error in cluster.errors] == [
             "reset_timeout of a tuple that is not outstanding: Tuple(spout#3/default: value=1)"

@@ -24,6 +24,7 @@ from sparkstorm.replay import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared, die
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import CommitFault, FaultyTransport
+from tests.topologies import feed, ran, running
 from tests.worker.by_hand import Workers
 
 ROWS = 12
@@ -129,11 +130,7 @@ def build(sink: TransactionalSink, parallelism: int = 2) -> tuple[Topology, Feed
 
 def run(kind: type[Staging], target: Target, rows: Any = range(ROWS)) -> LocalCluster:
     topology, spout = build(kind(Shared(target)))
-    with LocalCluster(seed=3) as cluster:
-        cluster.submit(topology, CONF)
-        for row in rows:
-            spout.feed([row])
-        cluster.run_until_idle()
+    with ran(topology, spout, rows, CONF, seed=3) as cluster:
         assert not cluster.topology().waiting()
         assert len({*spout.acked, *spout.failed}) == len(list(rows))
         return cluster
@@ -197,11 +194,9 @@ def target_after(faults: Faults, what: str) -> Target:
                 cluster.simulation.wake_all()
             kept.append(store.checkpoint())
 
-    with LocalCluster(seed=5, make_transport=faults.make) as cluster:
-        cluster.submit(topology, CONF)
+    with running(topology, CONF, seed=5, make_transport=faults.make) as cluster:
         cluster.simulation.watchers.append(look)
-        for row in range(ROWS):
-            spout.feed([row])
+        feed(spout, range(ROWS))
         cluster.run_until_idle()
     return target
 
@@ -226,11 +221,7 @@ def test_a_fault_at_every_commit(what: str) -> None:
 def test_a_target_that_is_away_is_waited_for_and_named(call: str) -> None:
     target = Target(away={call: 3})
     topology, spout = build(Staging(Shared(target)), 1)
-    with LocalCluster(seed=3) as cluster:
-        cluster.submit(topology, CONF)
-        for row in range(ROWS):
-            spout.feed([row])
-        cluster.run_until_idle()
+    with ran(topology, spout, range(ROWS), CONF, seed=3) as cluster:
         assert f"ConnectionError: no route to the target in {call}" in cluster.errors[0].text
     assert Counter(target.visible) == Counter(range(ROWS))
 
@@ -278,11 +269,7 @@ def test_an_error_of_ours_ends_the_worker_at_once() -> None:
 def test_poison_rows_are_parked_with_their_reason_and_the_rest_is_written() -> None:
     target = Target()
     topology, spout = build(Staging(Shared(target)))
-    with LocalCluster(seed=3) as cluster:
-        cluster.submit(topology, CONF)
-        for row in ("a", "poison", "b", "refused", "c"):
-            spout.feed([row])
-        cluster.run_until_idle()
+    with ran(topology, spout, ("a", "poison", "b", "refused", "c"), CONF, seed=3) as cluster:
         reasons = {letter.values[0]: letter.reason for letter in cluster.dead_letters}
     assert sorted(target.visible) == ["a", "b", "c"]
     assert set(reasons) == {"poison", "refused"}

@@ -13,8 +13,8 @@ from sparkstorm.common.errors import StoreInconsistentError
 from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.transport.frames import encode_rows
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared, die
-from tests.topologies import Count
+from sparkstorm.testing import CaptureBolt, FeederSpout, PoisonBolt, Shared, die
+from tests.topologies import Count, feed, ran, running
 from tests.worker.building import Collecting, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
@@ -29,11 +29,9 @@ def test_a_tuple_that_kills_its_worker_is_parked_after_three_deaths_and_the_rest
 ) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
     bolt = PoisonBolt(lambda tup: tup[0] == 13, Pass())
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, capture), {"topology.workers": workers})
-        for n in range(30):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, bolt, capture), spout, range(30), {"topology.workers": workers}
+    ) as cluster:
         assert sorted(set(capture.values)) == [(n,) for n in range(30) if n != 13]
         assert spout.failed == [13]
         assert sorted(set(spout.acked)) == [n for n in range(30) if n != 13]
@@ -47,23 +45,19 @@ def test_a_tuple_that_kills_its_worker_is_parked_after_three_deaths_and_the_rest
 
 def test_the_number_of_deaths_is_a_key() -> None:
     spout, bolt = FeederSpout(), PoisonBolt(lambda tup: True)
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), {"topology.max.worker.deaths": 1})
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, bolt), spout, [1], {"topology.max.worker.deaths": 1}) as cluster:
         assert len(bolt.deaths.value) == 2
         assert len(cluster.dead_letters) == 1
 
 
 def test_several_poison_tuples_are_parked_one_after_the_other() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, PoisonBolt(lambda tup: tup[0] % 10 == 3)), {"topology.workers": 2}
-        )
-        for n in range(30):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, PoisonBolt(lambda tup: tup[0] % 10 == 3)),
+        spout,
+        range(30),
+        {"topology.workers": 2},
+    ) as cluster:
         assert sorted(letter.values for letter in cluster.dead_letters) == [(3,), (13,), (23,)]
         assert sorted(set(spout.acked)) == [n for n in range(30) if n % 10 != 3]
 
@@ -82,8 +76,7 @@ def test_a_tuple_that_fails_first_and_kills_on_its_second_try_is_parked_too() ->
             die()
 
     spout, bolt = FeederSpout(), FailThenKill()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt), {"topology.workers": 2})
+    with running(chain(spout, bolt), {"topology.workers": 2}) as cluster:
         for value in ("a", "bad", "b"):
             spout.feed([value], message_id=value)
         cluster.run_until_idle()
@@ -110,8 +103,7 @@ def test_a_blocking_bolts_held_input_that_kills_is_parked_too() -> None:
                 self.collector.ack(tup)
 
     spout, bolt = FeederSpout(), KillsWhenHeld()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt))
+    with running(chain(spout, bolt)) as cluster:
         spout.feed(["later"], message_id="later")
         cluster.advance(ms=50)
         cluster.kill_worker("bolt")  # from now on it is redelivered, and kills every time
@@ -145,8 +137,7 @@ GARBAGE = [
 )
 def test_a_damaged_frame_is_put_into_quarantine_and_kills_nobody(data: bytes) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass(), capture), {"topology.workers": 3})
+    with running(chain(spout, Pass(), capture), {"topology.workers": 3}) as cluster:
         topology = cluster.topology()
         task = next(t for t, c in topology.component_by_task.items() if c == "bolt")
         spout.feed([1])
@@ -166,10 +157,7 @@ def test_a_damaged_frame_is_put_into_quarantine_and_kills_nobody(data: bytes) ->
 
 def test_a_journal_that_no_owner_writes_stops_the_worker_with_a_sentence() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Count()))
-        spout.feed(["a"])
-        cluster.run_until_idle()
+    with ran(chain(spout, Count()), spout, ["a"]) as cluster:
         task = next(t for t, c in cluster.topology().component_by_task.items() if c == "bolt")
         cluster.topology().store.task(task).journal.append(Codec().pack({"z": 1}))
         cluster.kill_worker("bolt")
@@ -201,13 +189,11 @@ class Hoards(Collecting):
 @WORKERS
 def test_inputs_that_wait_for_their_ack_survive_any_number_of_deaths(workers: int) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
-            {"topology.workers": workers},
-        )
-        for n in range(7):
-            spout.feed([n])
+    with running(
+        chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+        {"topology.workers": workers},
+    ) as cluster:
+        feed(spout, range(7))
         cluster.advance(seconds=1)
         for _ in range(3):
             cluster.kill_worker("bolt")
@@ -230,11 +216,10 @@ def test_an_asynchronous_fail_after_a_restart_counts_the_tries_before_it() -> No
             self.kept = []
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, FailsAtTicks(), bolt_conf={"topology.tick.tuple.freq.secs": 1}),
-            {"topology.max.retries": 3, "topology.message.timeout.secs": 600},
-        )
+    with running(
+        chain(spout, FailsAtTicks(), bolt_conf={"topology.tick.tuple.freq.secs": 1}),
+        {"topology.max.retries": 3, "topology.message.timeout.secs": 600},
+    ) as cluster:
         spout.feed([1])
         cluster.advance(seconds=2.5)
         cluster.kill_worker("bolt")
@@ -248,17 +233,15 @@ def test_an_asynchronous_fail_after_a_restart_counts_the_tries_before_it() -> No
 @WORKERS
 def test_a_replayable_spout_goes_on_from_its_committed_position(workers: int) -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Count()),
-            {
-                "topology.workers": workers,
-                "topology.epoch.rows": 3,
-                "topology.max.spout.pending": 2,
-            },
-        )
-        for n in range(40):
-            spout.feed([n])
+    with running(
+        chain(spout, Count()),
+        {
+            "topology.workers": workers,
+            "topology.epoch.rows": 3,
+            "topology.max.spout.pending": 2,
+        },
+    ) as cluster:
+        feed(spout, range(40))
         for _ in range(10):
             cluster.advance(ms=3)
             cluster.kill_worker("spout")
@@ -282,8 +265,7 @@ def test_callbacks_are_made_after_the_commit_and_again_when_their_making_was_not
                 die()
 
     spout = DiesInAck()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass()), {"topology.workers": 2})
+    with running(chain(spout, Pass()), {"topology.workers": 2}) as cluster:
         spout.feed(["x"], message_id="x")
         cluster.run_until_idle()
         assert spout.acked == ["x", "x"]
@@ -298,10 +280,7 @@ def test_a_callback_that_raises_is_reported_and_not_made_again() -> None:
             raise ValueError("thanks, but no")
 
     spout = Raises()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Pass()), {"topology.workers": 2})
-        spout.feed(["x"])
-        cluster.run_until_idle()
+    with ran(chain(spout, Pass()), spout, ["x"], {"topology.workers": 2}) as cluster:
         assert spout.acked == [0]
         assert [error.text.partition(" (")[0] for error in cluster.errors] == [
             "ValueError: thanks, but no"
@@ -347,8 +326,7 @@ class DiaryBolt(Bolt):
 
 def test_components_are_opened_activated_deactivated_and_closed_in_order() -> None:
     said: Shared[list[str]] = Shared([])
-    with LocalCluster() as cluster:
-        cluster.submit(chain(DiarySpout(said), DiaryBolt(said)))
+    with running(chain(DiarySpout(said), DiaryBolt(said))) as cluster:
         assert said.value == ["prepare", "open", "activate"]
         cluster.deactivate()
         cluster.activate()
@@ -358,8 +336,7 @@ def test_components_are_opened_activated_deactivated_and_closed_in_order() -> No
 
 def test_nobody_is_cleaned_up_after_a_kill() -> None:
     said: Shared[list[str]] = Shared([])
-    with LocalCluster() as cluster:
-        cluster.submit(chain(DiarySpout(said), DiaryBolt(said)))
+    with running(chain(DiarySpout(said), DiaryBolt(said))) as cluster:
         cluster.kill_worker(0)
         cluster.advance(seconds=1)
         assert said.value == ["prepare", "open", "activate"] * 2
@@ -367,11 +344,10 @@ def test_nobody_is_cleaned_up_after_a_kill() -> None:
 
 def test_bolts_go_on_while_spouts_rest() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 5}),
-            {"topology.workers": 2},
-        )
+    with running(
+        chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 5}),
+        {"topology.workers": 2},
+    ) as cluster:
         spout.feed([1])
         cluster.advance(ms=100)
         cluster.deactivate()
@@ -390,13 +366,12 @@ def test_tasks_of_one_worker_share_resources_and_those_of_another_do_not() -> No
             self.state.put(self.task, sorted(self.mine))
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Shares(), parallelism=4, group=lambda d: d.all_grouping("spout")),
-            {"topology.workers": 2},
-        )
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Shares(), parallelism=4, group=lambda d: d.all_grouping("spout")),
+        spout,
+        [1],
+        {"topology.workers": 2},
+    ) as cluster:
         by_worker = [
             [t for t in w.tasks if cluster.topology().component_by_task[t] == "bolt"]
             for w in cluster.topology().workers
@@ -419,11 +394,10 @@ def test_components_see_their_own_conf_over_the_topologys() -> None:
             self.state.put("seen", self.seen)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Looks(), bolt_conf={"app.own": "bolt's"}),
-            {"app.own": "topology's", "app.shared": 1},
-        )
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Looks(), bolt_conf={"app.own": "bolt's"}),
+        spout,
+        [1],
+        {"app.own": "topology's", "app.shared": 1},
+    ) as cluster:
         assert cluster.state("bolt") == {"seen": ["bolt's", 1, "bolt", 0, 1]}

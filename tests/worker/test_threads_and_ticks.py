@@ -19,7 +19,8 @@ from sparkstorm.api.metrics import TaskMetrics
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.worker.tasks.blocking_bolt import MAX_QUEUED, ThreadedBolt
-from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, LocalCluster, Shared
+from sparkstorm.testing import AckFailTracker, CaptureBolt, FeederSpout, Shared
+from tests.topologies import feed, ran, running
 from tests.waiting import wait_until
 from tests.worker.building import Collecting, chain
 
@@ -43,11 +44,12 @@ class BlockingPass(BasicBolt):
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_blocking_bolt_runs_on_its_own_thread_and_everything_is_acked(workers: int) -> None:
     spout, capture, bolt = FeederSpout(), CaptureBolt(), BlockingPass()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, capture, parallelism=2), {"topology.workers": workers})
-        for n in range(1000):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, bolt, capture, parallelism=2),
+        spout,
+        range(1000),
+        {"topology.workers": workers},
+    ):
         assert sorted(capture.values) == [(n,) for n in range(1000)]
         assert sorted(spout.acked) == list(range(1000))
         assert bolt.threads.value == {"blocking-bolt"}
@@ -66,10 +68,8 @@ def test_a_thread_that_blocks_stops_nobody_else_in_its_worker() -> None:
     builder.set_spout("spout", spout)
     builder.set_bolt("waits", Waits()).shuffle_grouping("spout")
     builder.set_bolt("capture", capture).shuffle_grouping("spout")
-    with LocalCluster(thread_patience_secs=0) as cluster:
-        cluster.submit(builder.build())
-        for n in range(20):
-            spout.feed([n])
+    with running(builder.build(), thread_patience_secs=0) as cluster:
+        feed(spout, range(20))
         cluster.run_until(lambda: len(capture.values) == 20)
         assert not spout.acked
         gate.value.set()
@@ -88,10 +88,8 @@ def test_a_simulation_does_not_wait_for_threads_whose_outcomes_a_full_disk_keeps
             assert calls.value.acquire(timeout=60)
 
     spout = FeederSpout()
-    with LocalCluster(thread_patience_secs=0) as cluster:
-        cluster.submit(chain(spout, Waits()))
-        for n in range(2):
-            spout.feed([n])
+    with running(chain(spout, Waits()), thread_patience_secs=0) as cluster:
+        feed(spout, range(2))
         cluster.advance(1)
         store, process = cluster.topology().store, cluster.topology().worker_of("bolt").process
         assert process is not None and process.worker is not None
@@ -130,10 +128,8 @@ def test_rows_that_wait_for_a_busy_thread_do_not_time_out() -> None:
             gate.value.wait(60)
 
     spout = FeederSpout()
-    with LocalCluster(thread_patience_secs=0) as cluster:
-        cluster.submit(chain(spout, Waits()), {"topology.workers": 2})
-        for n in range(5):
-            spout.feed([n])
+    with running(chain(spout, Waits()), {"topology.workers": 2}, thread_patience_secs=0) as cluster:
+        feed(spout, range(5))
         cluster.advance(seconds=300)
         assert (spout.acked, spout.failed) == ([], [])
         gate.value.set()
@@ -156,10 +152,8 @@ def test_inputs_that_wait_for_a_thread_do_not_count_as_kept_by_user_code() -> No
                 self.collector.ack(tup)
 
     spout = FeederSpout()
-    with LocalCluster(thread_patience_secs=0) as cluster:
-        cluster.submit(chain(spout, KeepsTheFirst()))
-        for n in range(5):
-            spout.feed([n])
+    with running(chain(spout, KeepsTheFirst()), thread_patience_secs=0) as cluster:
+        feed(spout, range(5))
         process = cluster.topology().worker_of("bolt").process
         assert process is not None and process.worker is not None
         counts = process.worker.progress.counts_by_task
@@ -175,8 +169,7 @@ def test_a_post_that_comes_while_a_step_begins_is_not_forgotten(
 ) -> None:
     """A thread of user code may post at any place of the loop."""
     steps: list[bool] = []
-    with LocalCluster() as cluster:
-        cluster.submit(chain(FeederSpout(), CaptureBolt()))
+    with running(chain(FeederSpout(), CaptureBolt())) as cluster:
         cluster.run_until_idle()
         process = cluster.topology().worker_of("bolt").process
         assert process is not None and process.run is not None
@@ -214,8 +207,7 @@ def test_a_blocking_bolts_latency_is_the_time_of_its_calls() -> None:
             gate.value.wait(60)
 
     spout = FeederSpout()
-    with LocalCluster(thread_patience_secs=0) as cluster:
-        cluster.submit(chain(spout, Waits()))
+    with running(chain(spout, Waits()), thread_patience_secs=0) as cluster:
         spout.feed([0])
         cluster.run_until(is_in.value.is_set)
         cluster.advance(seconds=3)
@@ -248,13 +240,12 @@ def test_a_blocking_bolt_that_always_raises_fails_like_any_other(guarantee: str)
             raise OSError("no answer")
 
     spout, capture, bolt = FeederSpout(), CaptureBolt(), Raises()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, bolt, capture),
-            {"topology.delivery.guarantee": guarantee, "topology.max.retries": 2},
-        )
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, bolt, capture),
+        spout,
+        [1],
+        {"topology.delivery.guarantee": guarantee, "topology.max.retries": 2},
+    ) as cluster:
         assert capture.values == []
         assert spout.failed == [0]
         assert len(bolt.tries.value) == (3 if guarantee == "exactly-once" else 1)
@@ -271,11 +262,9 @@ def test_what_a_thread_emits_is_checked_where_the_culprit_can_be_named() -> None
             collector.emit((1, 2)) if tup[0] == "two" else collector.emit((object(),))
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Wrong()), {"topology.max.retries": 0})
-        spout.feed(["two"])
-        spout.feed(["object"])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Wrong()), spout, ["two", "object"], {"topology.max.retries": 0}
+    ) as cluster:
         reasons = sorted(letter.reason for letter in cluster.dead_letters)
         assert "field 'value': a value of type object" in reasons[0]
         assert "emitted 2 values for 1 field" in reasons[1]
@@ -297,10 +286,9 @@ def test_a_blocking_stateful_bolt_counts_exactly_over_failures_and_crashes(worke
                 raise RuntimeError("now and then")
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Counts()), {"topology.workers": workers, "topology.max.retries": 20}
-        )
+    with running(
+        chain(spout, Counts()), {"topology.workers": workers, "topology.max.retries": 20}
+    ) as cluster:
         for n in range(90):
             spout.feed([n])
             if n % 30 == 29:
@@ -347,11 +335,7 @@ def test_an_outcome_that_fails_in_the_loop_leaves_no_trace_in_the_state(blocking
     bolt = type("Counting", (Counts,), {"blocking": blocking})()
     builder.set_bolt("bolt", bolt).global_grouping("spout")
     builder.set_bolt("capture", capture).custom_grouping("bolt", RefusesSome())
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.max.retries": 5})
-        for n in range(60):
-            spout.feed([n])
-        cluster.run_until_idle()
+    with ran(builder.build(), spout, range(60), {"topology.max.retries": 5}) as cluster:
         state = {"began": True, "all": 60, 0: 30, 1: 30}
         assert cluster.state("bolt") == state
     rows = capture.values
@@ -381,8 +365,7 @@ def test_an_input_that_is_executed_once_more_is_as_it_came(blocking: bool) -> No
     bolt = type("Changing", (Changes,), {"blocking": blocking})()
     builder.set_bolt("bolt", bolt).global_grouping("spout")
     builder.set_bolt("capture", capture).custom_grouping("bolt", RefusesSome())
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.max.retries": 5})
+    with running(builder.build(), {"topology.max.retries": 5}) as cluster:
         for n in range(30):
             spout.feed([n, []])
         cluster.run_until_idle()
@@ -403,10 +386,8 @@ def test_inputs_with_a_thread_survive_the_death_of_their_worker() -> None:
             done.value.append(tup[0])
 
     spout = FeederSpout()
-    with LocalCluster(thread_patience_secs=0) as cluster:
-        cluster.submit(chain(spout, Waits()), {"topology.workers": 2})
-        for n in range(5):
-            spout.feed([n])
+    with running(chain(spout, Waits()), {"topology.workers": 2}, thread_patience_secs=0) as cluster:
+        feed(spout, range(5))
         cluster.advance(ms=100)
         cluster.kill_worker("bolt")
         cluster.advance(ms=500)
@@ -435,17 +416,15 @@ def test_acks_and_emissions_from_any_thread_are_taken_in_by_the_loop(
     guarantee: str, workers: int
 ) -> None:
     spout, capture = FeederSpout(), CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, FromElsewhere(), capture),
-            {
-                "topology.delivery.guarantee": guarantee,
-                "topology.workers": workers,
-                "topology.max.retries": 1,
-            },
-        )
-        for n in range(50):
-            spout.feed([n])
+    with running(
+        chain(spout, FromElsewhere(), capture),
+        {
+            "topology.delivery.guarantee": guarantee,
+            "topology.workers": workers,
+            "topology.max.retries": 1,
+        },
+    ) as cluster:
+        feed(spout, range(50))
         cluster.run_until(lambda: len(spout.acked) + len(spout.failed) == 50)
         assert sorted(spout.failed) == [n for n in range(50) if n % 5 == 4]
         assert sorted(capture.values) == [(n,) for n in range(50) if n % 5 != 4]
@@ -468,10 +447,7 @@ def test_a_foreign_thread_is_told_at_once_what_it_may_not_emit() -> None:
             self.collector.ack(tup)
 
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Wrong()))
-        spout.feed([1])
-        cluster.run_until_idle()
+    with ran(chain(spout, Wrong()), spout, [1]):
         assert "emitted 3 values for 1 field" in told.value[0]
         assert spout.acked == [0]
 
@@ -500,8 +476,7 @@ class CountsTicks(BasicBolt):
 
 def test_ticks_come_at_their_period_and_only_to_those_who_asked() -> None:
     bolt, spout = CountsTicks(), FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 5}))
+    with running(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 5})) as cluster:
         start_ms = cluster.now_ms
         cluster.advance(seconds=60)
         assert [round((at - start_ms) / 1000) for at in bolt.ticks.value] == list(range(5, 61, 5))
@@ -509,11 +484,10 @@ def test_ticks_come_at_their_period_and_only_to_those_who_asked() -> None:
 
 def test_ticks_for_everybody_by_the_topologys_key() -> None:
     bolt = CountsTicks()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(FeederSpout(), bolt, parallelism=3),
-            {"topology.tick.tuple.freq.secs": 1, "topology.workers": 2},
-        )
+    with running(
+        chain(FeederSpout(), bolt, parallelism=3),
+        {"topology.tick.tuple.freq.secs": 1, "topology.workers": 2},
+    ) as cluster:
         cluster.advance(seconds=10.5)
         assert len(bolt.ticks.value) == 30
 
@@ -533,8 +507,7 @@ def test_a_tick_needs_no_ack_and_is_never_held(acks: bool, blocking: bool) -> No
 
     bolt = type("Manual", (Manual,), {"blocking": blocking})()
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 1}))
+    with running(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 1})) as cluster:
         cluster.advance(seconds=5)
         spout.feed([1])
         cluster.advance(seconds=5)
@@ -555,8 +528,7 @@ def test_a_bolt_that_raises_on_a_tick_is_reported_and_goes_on(blocking: bool) ->
 
     bolt = type("Raises", (Raises,), {"blocking": blocking})()
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 1}))
+    with running(chain(spout, bolt, bolt_conf={"topology.tick.tuple.freq.secs": 1})) as cluster:
         cluster.advance(seconds=1.5)
         assert [error.text.partition(" (")[0] for error in cluster.errors] == [
             "on a tick: ValueError: no ticks please"
@@ -585,13 +557,11 @@ def test_what_is_emitted_on_a_tick_may_be_anchored_to_held_inputs() -> None:
 
     spout, capture, tracker = FeederSpout(), CaptureBolt(), AckFailTracker()
     spout.tracker = tracker
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, Batches(), capture, bolt_conf={"topology.tick.tuple.freq.secs": 10}),
-            {"topology.workers": 3},
-        )
-        for n in range(5):
-            spout.feed([n])
+    with running(
+        chain(spout, Batches(), capture, bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+        {"topology.workers": 3},
+    ) as cluster:
+        feed(spout, range(5))
         cluster.advance(seconds=9)
         assert capture.values == []
         cluster.kill_worker("bolt")  # what it held comes again

@@ -27,6 +27,7 @@ from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge
 from sparkstorm.replay.local import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared
+from tests.topologies import feed, ran, running
 
 
 class Counting(StatefulBolt):
@@ -120,8 +121,7 @@ def test_the_read_model_has_them() -> None:
             chain(spout, Counting(fails=False), Held()), {"topology.workers": 2}, "metrics"
         )
         sampler = Sampler(cluster.source())
-        for number in range(30):
-            spout.feed([number])
+        feed(spout, range(30))
         cluster.run_until_idle()
         sampler.step()
         found = {
@@ -143,11 +143,9 @@ def test_the_read_model_has_them() -> None:
 
 def test_a_replay_counts_the_same_as_a_live_run() -> None:
     rows, spout = 200, FeederSpout(["number"])
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, Counting(), Held()), {"topology.workers": 2})
-        for number in range(rows):
-            spout.feed([number])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, Counting(), Held()), spout, range(rows), {"topology.workers": 2}
+    ) as cluster:
         live = {name: cluster.metrics(name) for name in ("first", "second")}
     run = dict.fromkeys(("first", "second"), Effects.RUN)
     for partitions in (1, 3):
@@ -188,11 +186,7 @@ def test_a_blocking_bolt_counts_each_row_once() -> None:
     builder = TopologyBuilder()
     builder.set_spout("numbers", spout)
     builder.set_bolt("slow", Threaded(), 2).shuffle_grouping("numbers")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {"topology.workers": 2})
-        for number in range(40):
-            spout.feed([number])
-        cluster.run_until_idle()
+    with ran(builder.build(), spout, range(40), {"topology.workers": 2}) as cluster:
         assert cluster.metrics("slow")["rows"].value == 40
 
 
@@ -227,8 +221,7 @@ def test_a_spout_counts_what_it_has_emitted_and_rests_though_it_counts(spout: Sp
     builder = TopologyBuilder()
     builder.set_spout("numbers", spout)
     builder.set_bolt("held", Held()).shuffle_grouping("numbers")
-    with LocalCluster() as cluster:
-        cluster.submit(builder.build(), {})
+    with running(builder.build(), {}) as cluster:
         for _ in range(200):
             cluster.advance(ms=100)
             if cluster.counts("numbers").emitted == 52:
@@ -257,8 +250,7 @@ def test_a_gauge_by_function_is_committed_though_the_worker_rests() -> None:
     builder = TopologyBuilder()
     builder.set_spout("numbers", spout)
     builder.set_bolt("sampled", Sampled(depth)).shuffle_grouping("numbers")
-    with LocalCluster(is_lively=True) as cluster:
-        cluster.submit(builder.build(), {})
+    with running(builder.build(), {}, is_lively=True) as cluster:
         cluster.advance(seconds=3)
         assert cluster.metrics("sampled")["depth"].value == 3
         depth.value = 8
@@ -297,7 +289,8 @@ def test_a_source_that_only_counts_and_has_no_end_is_given_up_after_the_patience
     builder = TopologyBuilder()
     builder.set_spout("numbers", PolledOnAThread())
     builder.set_bolt("held", Held()).shuffle_grouping("numbers")
-    with LocalCluster(thread_patience_secs=0.2) as cluster:
-        cluster.submit(builder.build(), {})
-        with pytest.raises(TimeoutError, match=r"numbers#\d+ has been silent for 0.2 s"):
-            cluster.run_until_idle()
+    with (
+        running(builder.build(), thread_patience_secs=0.2) as cluster,
+        pytest.raises(TimeoutError, match=r"numbers#\d+ has been silent for 0.2 s"),
+    ):
+        cluster.run_until_idle()

@@ -16,7 +16,7 @@ from sparkstorm.data_plane.executor.manual_runner import ManualRunner
 from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared
 from sparkstorm.testing.simulation import spend
-from tests.topologies import Count
+from tests.topologies import Count, feed, ran, running
 from tests.worker.building import Collecting, Pass, chain
 
 
@@ -47,8 +47,7 @@ def test_a_slow_source_does_not_keep_its_worker_from_committing() -> None:
             self.collector.emit((1,), message_id=1)
 
     capture = CaptureBolt()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(Slow(), Pass(), capture), {"topology.workers": 3})
+    with running(chain(Slow(), Pass(), capture), {"topology.workers": 3}) as cluster:
         longest = LongestStep(cluster)
         cluster.advance(seconds=10)
         assert longest.ms <= 1000
@@ -67,8 +66,9 @@ def test_a_source_that_emits_much_per_call_does_not_fill_an_epoch_without_bounds
             for _ in range(100):
                 self.collector.emit((1,))
 
-    with LocalCluster() as cluster:
-        cluster.submit(chain(Floods(), Pass()), {"topology.workers": 2, "topology.epoch.rows": 200})
+    with running(
+        chain(Floods(), Pass()), {"topology.workers": 2, "topology.epoch.rows": 200}
+    ) as cluster:
         longest = LongestStep(cluster)
         cluster.advance(seconds=1)
         assert longest.ms <= 60
@@ -90,12 +90,10 @@ def test_many_held_inputs_of_a_slow_bolt_are_redelivered_epoch_by_epoch() -> Non
             spend(1000)
 
     spout, bolt = FeederSpout(), Slow()
-    with LocalCluster() as cluster:
-        cluster.submit(
-            chain(spout, bolt), {"topology.workers": 2, "topology.message.timeout.secs": 3000}
-        )
-        for n in range(100):
-            spout.feed([n])
+    with running(
+        chain(spout, bolt), {"topology.workers": 2, "topology.message.timeout.secs": 3000}
+    ) as cluster:
+        feed(spout, range(100))
         cluster.advance(seconds=120)
         assert len(bolt.order.value) == 100
         bolt.order.value.clear()
@@ -160,8 +158,7 @@ def test_a_worker_that_starts_on_a_full_store_drains_it_though_its_spout_is_firs
     can free that.
     """
     spout = FeederSpout()
-    with LocalCluster(store_max_bytes=5 * 1024) as cluster:
-        cluster.submit(chain(spout, Count()))
+    with running(chain(spout, Count()), store_max_bytes=5 * 1024) as cluster:
         topology = cluster.topology()
         tasks = {component: task for task, component in topology.component_by_task.items()}
         cluster.advance(ms=10)
@@ -198,13 +195,12 @@ def test_a_bolt_that_emits_for_what_it_held_gets_through_a_full_store() -> None:
             self.kept = []
 
     spout = FeederSpout()
-    with LocalCluster(store_max_bytes=10 * 1024) as cluster:
-        cluster.submit(
-            chain(spout, Batches(), CaptureBolt(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
-            {"topology.workers": 4},
-        )
-        for n in range(5):
-            spout.feed([n])
+    with running(
+        chain(spout, Batches(), CaptureBolt(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+        {"topology.workers": 4},
+        store_max_bytes=10 * 1024,
+    ) as cluster:
+        feed(spout, range(5))
         cluster.advance(seconds=1)
         # of somebody who does not come back
         cluster.topology().store.task(99).stream.append((1, bytes(11 * 1024)))
@@ -214,11 +210,9 @@ def test_a_bolt_that_emits_for_what_it_held_gets_through_a_full_store() -> None:
 
 def test_after_a_poison_tuple_was_parked_rows_go_from_hand_to_hand_again() -> None:
     spout = FeederSpout()
-    with LocalCluster() as cluster:
-        cluster.submit(chain(spout, PoisonBolt(lambda tup: tup[0] == "bad")))
-        for value in ("a", "bad", "b"):
-            spout.feed([value])
-        cluster.run_until_idle()
+    with ran(
+        chain(spout, PoisonBolt(lambda tup: tup[0] == "bad")), spout, ("a", "bad", "b")
+    ) as cluster:
         assert spout.failed == [1]
         worker = cluster.topology().workers[0].worker
         assert worker is not None
