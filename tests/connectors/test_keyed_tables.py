@@ -158,6 +158,14 @@ def test_a_row_without_its_key_is_parked_and_the_others_are_written(
     assert table.read() == [rows[0], rows[2]]
 
 
+def test_lists_within_any_column_are_written(make: Callable[..., Table]) -> None:
+    table = make()
+    rows = [(1, [1, None], {"a": [["x"], []]}), (2, [], {"a": None}), (3, None, None)]
+    sink = table.sink({"k": "bigint", "v": "array<bigint>", "s": "struct<a:array<array<string>>>"})
+    assert feed(sink, ["k", "v", "s"], rows) == []
+    assert table.read() == rows
+
+
 def test_a_table_of_another_layout_keeps_it(tmp_path: Path) -> None:
     table = Table("iceberg", tmp_path)
     catalog = load_catalog("default", **catalog_of(tmp_path))

@@ -275,5 +275,7 @@ def refuse_secrets(sink: str, option: str, given: Mapping[str, str], remedy: str
 
 
 def _plain(kind: Any) -> str:
-    """Return an Arrow type as text; libraries give text and bytes their large forms."""
-    return str(kind).replace("large_", "")
+    """Return an Arrow type as text; libraries give text, bytes and lists their large forms, and the
+    values of lists another name.
+    """
+    return str(kind).replace("large_", "").replace("<element: ", "<item: ")
