@@ -5,13 +5,13 @@ or not at all.
 from __future__ import annotations
 
 import csv
-import io
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 from sparkstorm.api.columns import arrow_type
@@ -357,8 +357,12 @@ class FileSink(TransactionalSink):
         else:
             with system.open_output_stream(path) as out:
                 if before is not None:
+                    head = self._text([], is_first=True)
                     with system.open_input_stream(before) as old:
                         while data := old.read(1 << 20):
+                            if not data.startswith(head):
+                                raise self._other_columns(before, data.partition(b"\n")[0].decode())
+                            head = b""
                             out.write(data)
                 out.write(self._text(part.rows, is_first=before is None))
         _sync(system, path)
@@ -377,13 +381,17 @@ class FileSink(TransactionalSink):
             ) as file:  # a path would be a partition of a data set
                 old = pq.read_table(file)
             if not old.schema.equals(schema):
-                raise InvalidConfigError(
-                    f"{self._path}: {PurePosixPath(before).name} has the columns {named_columns(old.schema)}, the sink "
-                    f"{named_columns(schema)}; use another folder for another schema"
-                )
+                raise self._other_columns(before, named_columns(old.schema))
             table = pa.concat_tables([old, table])
         with system.open_output_stream(path) as out:
             pq.write_table(table, out)
+
+    def _other_columns(self, before: str, columns: str) -> InvalidConfigError:
+        own = ", ".join(self._names) if self._schema is None else named_columns(self._file_schema)
+        return InvalidConfigError(
+            f"{self._path}: {PurePosixPath(before).name} has the columns {columns}, the sink {own}; "
+            "use another folder for another schema"
+        )
 
     def _count_rows(self) -> int:
         return sum(part.count() for part in self._parts.values())
@@ -394,12 +402,8 @@ class FileSink(TransactionalSink):
         if self._format == "json":
             write = row_writer(self._names)
             return "".join(f"{write(row)}\n" for row in rows).encode()
-        text = io.StringIO(newline="")
-        out = csv.writer(text, lineterminator="\n")
-        if is_first:
-            out.writerow(self._names)
-        out.writerows([cell(value) for value in row] for row in rows)
-        return text.getvalue().encode()
+        heads = [self._names] if is_first else []
+        return csv_lines([*heads, *([cell(value) for value in row] for row in rows)]).encode()
 
 
 class _Part:
@@ -445,6 +449,15 @@ def json_text(value: Any) -> str:
 def cell(value: Any) -> Any:
     """A value as a cell of CSV: text and numbers as they are, others as JSON."""
     return value if value is None or type(value) in (str, int, float) else json_text(value)
+
+
+def csv_lines(rows: Iterable[Sequence[Any]]) -> str:
+    """Return rows as lines of CSV; a carriage return within a cell is quoted, since readers end a
+    line there, which Python's writer does only where it ends lines.
+    """
+    lines: list[str] = []
+    csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(rows)
+    return "".join(f"{line[:-2]}\n" for line in lines)
 
 
 def row_batch(schema: Any, rows: Sequence[Sequence[Any]]) -> Any:

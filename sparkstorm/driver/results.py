@@ -4,7 +4,6 @@ as files or a table.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from sparkstorm.common.model.topology import (
 )
 from sparkstorm.common.model.values.column_types import parse_type
 from sparkstorm.common.model.values.tagged import to_json
-from sparkstorm.connectors.file_sinks import FileSink, read_arrow_schema
+from sparkstorm.connectors.file_sinks import FileSink, cell, csv_lines, read_arrow_schema
 from sparkstorm.connectors.sql_sink import SqlSink
 
 if TYPE_CHECKING:
@@ -229,7 +228,7 @@ def write_state(result: Result, pairs: Sequence[tuple[Any, Any]], file: Path, ru
     into the result's table.
     """
     if result.format == "table":
-        rows = [(_cell(key), _cell(value)) for key, value in sorted(pairs, key=_rank)]
+        rows = [(cell(key), cell(value)) for key, value in sorted(pairs, key=_rank)]
         result.sql_sink().insert_once(f"{run}/{result.component}", ("key", "value"), rows)
         return
     try:
@@ -285,16 +284,10 @@ def _write(file: Path, kind: str, pairs: Sequence[tuple[Any, Any]]) -> None:
         return
     with file.open("w", encoding="utf-8", errors="backslashreplace", newline="") as out:
         if kind == "csv":
-            rows = csv.writer(out, lineterminator="\n")
-            rows.writerow(("key", "value"))
-            rows.writerows((_cell(key), _cell(value)) for key, value in pairs)
+            cells = [(cell(key), cell(value)) for key, value in pairs]
+            out.write(csv_lines([("key", "value"), *cells]))
         else:
             out.writelines(f"{_line(key, value)}\n" for key, value in pairs)
-
-
-def _cell(value: Any) -> Any:
-    """A cell of CSV or of a table: text and numbers as they are, others as JSON."""
-    return value if value is None or type(value) in (str, int, float) else to_json(value)
 
 
 def sum_text(values: Sequence[Any]) -> str:

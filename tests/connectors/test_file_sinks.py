@@ -20,6 +20,7 @@ from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, W
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import (
     DeltaSink,
+    Files,
     FileSink,
     IcebergSink,
     KafkaSink,
@@ -28,7 +29,7 @@ from sparkstorm.connectors import (
     RedisSource,
     SqlSink,
 )
-from sparkstorm.testing import FeederSpout, Shared, die
+from sparkstorm.testing import FeederSpout, Shared, complete_topology, die
 from tests.connectors.crashing_sink import feed
 from tests.topologies import running
 
@@ -213,6 +214,25 @@ def test_a_source_without_a_topic_or_stream_is_refused_and_one_named_twice_is_re
         RedisSource("redis://h", [], ["a"])
     assert KafkaSource("h:1", ["a", "b", "a"])._topics == ["a", "b"]
     assert RedisSource("redis://h", ["a", "b", "a"], ["n"])._streams == ["a", "b"]
+
+
+def test_a_cell_with_the_end_of_a_line_is_read_back_as_it_was(tmp_path: Path) -> None:
+    rows = [(1, "a\rb"), (2, "a\nb"), (3, "a\r\nb"), (4, "\r")]
+    feed(FileSink(tmp_path, "csv", flush_secs=0, target_bytes=0), ["n", "text"], rows)
+    source = Files(f"{tmp_path}/*.csv", "csv", {"n": "bigint", "text": "string"})
+    builder = TopologyBuilder()
+    builder.set_spout("read", source)
+    assert sorted(complete_topology(builder.build())["read"]) == rows
+
+
+@pytest.mark.parametrize("schema", [None, "b bigint, a bigint"])
+def test_rows_of_other_columns_are_not_added_to_a_file_of_csv(tmp_path: Path, schema: Any) -> None:
+    feed(FileSink(tmp_path, "csv", flush_secs=0), ["a", "b"], [(1, 2)])
+    own = "b, a" if schema is None else "b int64, a int64"
+    with pytest.raises(WorkerFailedError, match=rf"has the columns a,b, the sink {own}; use an"):
+        feed(FileSink(tmp_path, "csv", schema, flush_secs=0), ["b", "a"], [(3, 4)])
+    [file] = tmp_path.glob("*.csv")
+    assert file.read_text() == "a,b\n1,2\n"
 
 
 def test_a_folder_that_cannot_be_ends_the_run_at_once(tmp_path: Path) -> None:
