@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from sparkstorm.api.columns import ColumnBolt
+from sparkstorm.api.columns import EXACT, ColumnBolt, arrow_type
 from sparkstorm.api.components import (
     BasicBolt,
     Bolt,
@@ -17,7 +17,7 @@ from sparkstorm.api.components import (
     Stateful,
     check_effects,
 )
-from sparkstorm.api.function_components import component_of
+from sparkstorm.api.function_components import BatchFunctionBolt, component_of
 from sparkstorm.api.inputs import Inputs, inputs_of, key_range
 from sparkstorm.api.signatures import check_grouping, check_methods
 from sparkstorm.api.sinks import TransactionalSink
@@ -151,6 +151,7 @@ class TopologyBuilder:
         check_regions(((component.id, component.conf) for component in topology), "")
         check_times(topology)
         _check_batch_types(topology)
+        _type_frames(topology)
         _check_sink_fields(topology)
         return topology
 
@@ -376,6 +377,25 @@ def _check_batch_types(topology: Topology) -> None:
                 f"component '{bolt.id}': types names '{stray[0]}', which no input has; they have "
                 f"{', '.join(sorted(known_fields)) or 'none'}"
             )
+
+
+def _type_frames(topology: Topology) -> None:
+    """Give functions of frames the types that all their inputs declare of a field: by its values a
+    column of None has no type, and one of whole numbers is none of floats.
+    """
+    for bolt in topology.bolts:
+        if not isinstance(bolt.instance, BatchFunctionBolt) or bolt.instance.frame == "rows":
+            continue
+        streams = [topology.components[s.component].streams[s.stream] for s in bolt.inputs]
+        kinds: dict[str, set[str]] = {}
+        for stream in streams:
+            for name in stream.fields:
+                kinds.setdefault(name, set()).add(stream.types.get(name, ANY))
+        bolt.instance.types = {
+            name: arrow_type(parse_type(kind))
+            for name, (kind, *others) in kinds.items()
+            if kind in EXACT and not others
+        }
 
 
 def _check_sink_fields(topology: Topology) -> None:

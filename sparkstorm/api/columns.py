@@ -23,6 +23,7 @@ _ALIASES = {
     "date": "date32",
 }  # fmt: skip
 WHOLE = ("tinyint", "smallint", "int", "bigint")
+EXACT = frozenset(_ALIASES) - {"float"}  # types whose Arrow type has the value of each tuple
 
 
 class BatchCollector(BasicOutputCollector, Protocol):

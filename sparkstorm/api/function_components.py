@@ -149,6 +149,8 @@ class BatchFunctionBolt(_OfFunction, ColumnBolt):
             for name, column in zip(part.schema.names, part.columns, strict=True):
                 if is_value_type(column.type):  # of which pandas takes the stored text
                     frame[name] = pandas.Series(plain_values(column), dtype=object)
+                elif column.null_count and _is_large(column):
+                    frame[name] = pandas.Series(column.to_pylist(), dtype="Int64")
             return frame
         return [Tuple(values, 0, source) for values in rows_of(part)]
 
@@ -183,6 +185,18 @@ class BatchFunctionBolt(_OfFunction, ColumnBolt):
                     column = frame.column(place).cast(arrow_type(kind))
                     frame = frame.set_column(place, frame.schema.names[place], column)
         return frame
+
+
+def _is_large(column: Any) -> bool:
+    """Return whether a column has whole numbers beyond those that a float has exactly, which pandas
+    would make of them next to None.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.types.is_integer(column.type) and column.cast(pa.float64()) is None
+    except pa.ArrowInvalid:
+        return True
 
 
 def require_pandas(what: str) -> None:

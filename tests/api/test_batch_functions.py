@@ -139,6 +139,38 @@ def test_a_wrong_frame_fails_its_rows_with_what_to_yield(made: Any, words: str) 
     assert words in letter.failure.text
 
 
+@bolt({"id": "bigint", "text": "string"}, batch=16, frame="pandas")
+def in_pandas(frame: Any) -> Any:
+    yield frame.assign(text=[str(value + 0) for value in frame["id"]])
+
+
+@bolt({"id": "bigint", "text": "string"}, batch=1, frame="pandas")
+def one_in_pandas(frame: Any) -> Any:
+    yield frame.assign(text=str(frame["id"].dtype))
+
+
+@pytest.mark.parametrize("kind", ["double", "bigint"])
+def test_a_frame_has_the_types_that_its_input_declares(kind: str) -> None:
+    pytest.importorskip("pandas")
+    builder = TopologyBuilder()
+    builder.set_spout("texts", FeederSpout({"id": kind, "text": "string"}))
+    builder.set_bolt("score", one_in_pandas, inputs="texts")
+    rows: list[list[Any]] = [[None, "a"], [1, "a"]]
+    dtypes = [(None, "float64"), (1, "float64" if kind == "double" else "int64")]
+    assert complete_topology(builder.build(), {"texts": rows})["score"] == dtypes
+    assert replay_locally(builder.build(), {"texts": rows})["score"] == dtypes
+
+
+def test_whole_numbers_next_to_none_are_exact_in_pandas() -> None:
+    pytest.importorskip("pandas")
+    rows: list[list[Any]] = [[2**53 + 1, None], [None, None], [-(2**63), None]]
+    few: list[list[Any]] = [[None, None], [3, None]]
+    for some, nothing in ((rows, "<NA>"), (few, "nan")):
+        done = complete_topology(topology(in_pandas), {"texts": some})["score"]
+        assert {number for number, _ in done} == {number for number, _ in some}
+        assert (None, nothing) in done
+
+
 @bolt("id", "text", batch=16, frame="pandas")
 def a_column(frame: Any) -> Any:
     yield frame["text"]
