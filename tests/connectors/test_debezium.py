@@ -279,6 +279,8 @@ def test_debeziums_numbers_are_of_the_declared_types(
         ("decimal(10,2)", "BNI=", {"decimals": "string"}, "field 'v' is 'BNI='"),
         ("decimal(2,2)", "BNI=", {}, r"more digits than decimal\(2,2\)"),
         ("decimal(10,2)", 1.5, {}, "not a decimal"),
+        ("decimal(10,2)", "1.5x", {"decimals": "string"}, r"no number that decimal\(10,2\) holds"),
+        ("decimal(10,2)", "1e99", {"decimals": "string"}, r"no number that decimal\(10,2\) holds"),
         ("decimal(10,2)", {"scale": 10**9, "value": "Dw=="}, {}, "a decimal of 1 bytes"),
         ("date", 10**9, {}, "field 'v' is 1000000000"),
         ("timestamp", 1 << 62, {}, "field 'v' is"),

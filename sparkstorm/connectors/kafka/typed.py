@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, localcontext
+from decimal import Decimal, InvalidOperation, localcontext
 from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -127,10 +127,13 @@ def _decimal(precision: int, scale: int, value: Any, hint: Hint, forms: Forms) -
     ):
         unscaled = base64.b64decode(value, validate=True)
         value = _of_digits(unscaled, scale if hint.scale is None else hint.scale)
-    elif type(value) is not Decimal:
-        value = Decimal(_require(value, (str, int), "a decimal"))
-    with localcontext(prec=80):
-        made: Decimal = value.quantize(Decimal((0, (1,), -scale)))
+    try:
+        if type(value) is not Decimal:
+            value = Decimal(_require(value, (str, int), "a decimal"))
+        with localcontext(prec=80):
+            made: Decimal = value.quantize(Decimal((0, (1,), -scale)))
+    except InvalidOperation as error:
+        raise ValueError(f"no number that decimal({precision},{scale}) holds") from error
     if made != value or len(made.as_tuple().digits) > precision:
         raise ValueError(f"it has more digits than decimal({precision},{scale})")
     return made
