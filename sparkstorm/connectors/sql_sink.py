@@ -52,9 +52,9 @@ class SqlSink(TransactionalSink):
     `sparkstorm_epochs` in the same transaction.
 
     The tuples' fields are the columns, unless `fields` names some. A row that the database refuses
-    is parked. Text into a JSON column is parsed by the database; None is NULL. The user needs the
-    right to create `sparkstorm_epochs`, or it is there: `CREATE TABLE sparkstorm_epochs (sink
-    VARCHAR(250) PRIMARY KEY, epoch BIGINT NOT NULL)`.
+    is parked. Text into a column of JSON or of arrays is parsed by the database; None is NULL. The
+    user needs the right to create `sparkstorm_epochs`, or it is there: `CREATE TABLE
+    sparkstorm_epochs (sink VARCHAR(250) PRIMARY KEY, epoch BIGINT NOT NULL)`.
 
     With `key`, columns that are the table's primary key or a unique key, a row takes the place of
     the one with the same key (PostgreSQL, SQLite, MySQL and MariaDB): mode "upsert" sets all of the
@@ -322,7 +322,7 @@ class SqlSink(TransactionalSink):
                 )
                 self._check_columns(self._reflected, self._fields or [])
                 for column in self._reflected.columns:
-                    if isinstance(column.type, sa.JSON):
+                    if isinstance(column.type, sa.JSON | sa.ARRAY):
                         column.type = _json_text(column.type, connection.dialect.name)
                 if self._key:
                     self._check_key(connection.dialect.name)
@@ -546,8 +546,8 @@ def _is_partial(index: Any) -> bool:
 
 
 def _json_text(kind: Any, dialect: str) -> Any:
-    """Return the type of a JSON column that is given text, which the database parses; SQLAlchemy's
-    would make a JSON string of it, and null of None.
+    """Return the type of a column of JSON or of arrays that is given text, which the database
+    parses; SQLAlchemy's would make a JSON string of it, and null of None, or an array of letters.
     """
     import sqlalchemy as sa
 
