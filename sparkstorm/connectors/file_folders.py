@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.connectors.file_records import skip_bytes
+from sparkstorm.connectors.patience import plain_name
 
 _MAGIC = ("*", "?", "[")
 _REFUSALS = (
@@ -276,9 +277,12 @@ class _Zstd(io.RawIOBase):
         self._stream = None
 
 
-def absolute(path: str) -> str:
-    """Return a path that means the same in another working directory; URIs are left as they are."""
-    return path if "://" in path or not path.strip() else os.path.abspath(os.path.expanduser(path))
+def absolute(path: str | os.PathLike[str], what: str) -> str:
+    """Return a path that means the same in another working directory; URIs are left as they are.
+    InvalidConfigError for what is no path.
+    """
+    name = plain_name(os.fspath(path) if isinstance(path, os.PathLike) else path, what)
+    return name if "://" in name else os.path.abspath(os.path.expanduser(name))
 
 
 def file_system(uri: str) -> tuple[Any, str]:

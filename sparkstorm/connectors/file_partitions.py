@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.model.names import read_names
 
 DAY = "day"
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -27,7 +28,7 @@ class Layout:
     """
 
     def __init__(self, partition_by: str | Sequence[str], day_of: str | None, zone: str) -> None:
-        self.fields = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        self.fields = read_names("FileSink", "partition_by", partition_by or ())
         self.day_of = day_of
         self._folders: dict[tuple[Any, ...], str] = {}
         if len(set(self.fields)) < len(self.fields):

@@ -25,7 +25,7 @@ from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.common.model.values.tagged import row_writer, to_json
 from sparkstorm.connectors.file_folders import absolute, file_system, raise_lasting
 from sparkstorm.connectors.file_partitions import Layout
-from sparkstorm.connectors.patience import check_number, plain_name
+from sparkstorm.connectors.patience import check_number
 
 _STAGING = "_staging"
 _NOT_NULL = "not null"
@@ -69,22 +69,23 @@ class FileSink(TransactionalSink):
         day_of: str | None = None,
         zone: str = "UTC",
     ) -> None:
-        if format not in _SUFFIXES:
+        sink = type(self).__name__
+        if format not in tuple(_SUFFIXES):
             raise InvalidConfigError(
-                f"FileSink: format is {format!r}; there are {', '.join(_SUFFIXES)}"
+                f"{sink}: format is {format!r:.40}; there are {', '.join(_SUFFIXES)}"
             )
         if schema is None and format == "parquet":
             raise InvalidConfigError(
-                'FileSink: parquet needs a schema, as in "user string, clicks bigint"'
+                f'{sink}: parquet needs a schema, as in "user string, clicks bigint"'
             )
         if zone != "UTC" and day_of is None:
             raise InvalidConfigError(
                 f"FileSink: zone {zone!r:.40} is that of the days of day_of, which is not given; name its field, or drop zone"
             )
-        check_number("FileSink", "flush_secs", flush_secs)
-        check_number("FileSink", "flush_rows", flush_rows, 1, is_whole=True)
-        check_number("FileSink", "target_bytes", target_bytes, is_whole=True)
-        self._path = absolute(plain_name(os.fspath(path), type(self).__name__)).rstrip("/")
+        check_number(sink, "flush_secs", flush_secs)
+        check_number(sink, "flush_rows", flush_rows, 1, is_whole=True)
+        check_number(sink, "target_bytes", target_bytes, is_whole=True)
+        self._path = absolute(path, sink).rstrip("/")
         self._format = format
         self._schema = None if schema is None else read_arrow_schema(schema)
         self._layout = Layout(partition_by, day_of, zone) if partition_by or day_of else None

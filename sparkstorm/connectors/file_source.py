@@ -9,7 +9,7 @@ import gzip
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -106,7 +106,7 @@ class Files(ReplayableSpout):
 
     def __init__(
         self,
-        paths: str | Sequence[str],
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         format: str = "lines",
         fields: Sequence[str] | Mapping[str, str] | None = None,
         *,
@@ -130,7 +130,10 @@ class Files(ReplayableSpout):
         check_number("Files", "poll_secs", poll_secs)
         check_number("Files", "max_record_bytes", max_record_bytes, 1, is_whole=True)
         self._patterns = [
-            absolute(path) for path in ([paths] if isinstance(paths, str) else map(str, paths))
+            absolute(path, "Files")
+            for path in (
+                paths if isinstance(paths, Iterable) and type(paths) is not str else [paths]
+            )
         ]
         folders = Folders(self._patterns)
         if tail and (format == "parquet" or folders.is_remote):
@@ -238,7 +241,7 @@ class Files(ReplayableSpout):
         """Return a pattern's files in the order of reading, larger ones in parts; with `time` all
         as one.
         """
-        folders = Folders([absolute(paths)])
+        folders = Folders([absolute(paths, "Files")])
         files = self._sorted(folders.find())
         if self._time is not None and files:
             return [FileSplit(tuple(f.path for f in files), 0, WHOLE, sum(f.size for f in files))]

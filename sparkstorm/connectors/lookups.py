@@ -13,6 +13,7 @@ import redis
 
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import InvalidConfigError, reason_of, show
+from sparkstorm.common.model.names import read_names
 from sparkstorm.connectors.patience import (
     Secret,
     check_flags,
@@ -58,7 +59,11 @@ class SqlLookup:
     ) -> None:
         self._url = database_url(url, "SqlLookup")
         self._secret = Secret("SqlLookup", password_file, password_env)
-        self._key = (key,) if isinstance(key, str) else tuple(key)
+        self._key = read_names("SqlLookup", "key", key)
+        if not isinstance(columns, Mapping | None):
+            raise InvalidConfigError(
+                f"SqlLookup: columns is {show(columns)}; write names of columns by field"
+            )
         self._columns = dict(columns or {})
         self._query = query
         self._schema = schema

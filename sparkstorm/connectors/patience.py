@@ -93,7 +93,15 @@ class Secret:
     is used, and never travels.
     """
 
-    def __init__(self, what: str, file: str | None, variable: str | None) -> None:
+    def __init__(
+        self, what: str, file: str | os.PathLike[str] | None, variable: str | None
+    ) -> None:
+        file = os.fspath(file) if isinstance(file, os.PathLike) else file
+        for given in (file, variable):
+            if not isinstance(given, str | None):
+                raise InvalidConfigError(
+                    f"{what}: {show(given)} is no place of a secret; write a path or the name of a variable"
+                )
         if file and variable:
             raise InvalidConfigError(
                 f"{what}: a password file and a variable are both given: keep one of them"
@@ -172,6 +180,8 @@ def without_password(url: str, what: str, secret: str = "password") -> str:
     """Return a URL that holds no password; InvalidConfigError for one that does, since URLs are
     logged, with the options that name the place of its `secret`.
     """
+    if not isinstance(url, str):
+        raise InvalidConfigError(f"{what}: the URL is {show(url)}; write it as a text")
     try:
         urlsplit(url)
     except ValueError as error:
@@ -223,12 +233,12 @@ def plain_name(name: str, what: str) -> str:
     takes.
     """
     try:
-        is_plain = bool(name.strip()) and b"\0" not in name.encode()
+        is_plain = isinstance(name, str) and bool(name.strip()) and b"\0" not in name.encode()
     except UnicodeEncodeError:
         is_plain = False
     if not is_plain:
         raise InvalidConfigError(
-            f"{what}: {name!r:.80} is no name: it is empty, holds a NUL, or is not UTF-8"
+            f"{what}: {name!r:.80} is no name: it is no text, empty, holds a NUL, or is not UTF-8"
         )
     return name
 

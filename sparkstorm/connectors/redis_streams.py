@@ -86,7 +86,7 @@ class RedisSource(ReplayableSpout):
         self._secret = Secret("RedisSource", password_file, password_env)
         names = [
             plain_name(stream, "RedisSource")
-            for stream in ([streams] if isinstance(streams, str) else streams)
+            for stream in ([streams] if isinstance(streams, str | int | None) else streams)
         ]
         if not names:
             raise InvalidConfigError("RedisSource: name a stream, at least one")

@@ -15,6 +15,7 @@ from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.api.sinks import RefusedRows, TransactionalSink, find_refused
 from sparkstorm.common.errors import InvalidConfigError, StoreUnavailableError
+from sparkstorm.common.model.names import read_names
 from sparkstorm.common.model.strict import near_name
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.connectors.patience import (
@@ -75,7 +76,7 @@ class SqlSink(TransactionalSink):
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        self._key = [key] if isinstance(key, str) else list(key)
+        self._key = list(read_names("SqlSink", "key", key))
         self._mode = mode or ("upsert" if self._key else "insert")
         if self._mode not in _MODES or on_tombstone not in _ON_TOMBSTONE:
             raise InvalidConfigError(
@@ -97,7 +98,9 @@ class SqlSink(TransactionalSink):
                 f"SqlSink: fields is the text {fields!r:.40}; write a list of names"
             )
         if fields is not None and (absent := [name for name in self._key if name not in fields]):
-            raise InvalidConfigError(f"SqlSink: its key '{absent[0]}' is none of its fields")
+            raise InvalidConfigError(
+                f"SqlSink: its key '{absent[0]}' is none of its fields{near_name(absent[0], list(fields))}"
+            )
         self._deletes = bool(self._key) and on_tombstone == "delete"
         self._url = database_url(url, "SqlSink")
         self._secret = Secret("SqlSink", password_file, password_env)

@@ -197,9 +197,9 @@ def _side(owner: str, source: Sources, key: Key, fields: Fields | None) -> Side:
     names = read_names(owner, f"the key of '{sources[0]}'", key)
     if not names:
         raise InvalidTopologyError(f"{owner}: '{sources[0]}' needs at least one key field")
-    if isinstance(fields, str):
+    if isinstance(fields, str) or not isinstance(fields, Mapping | Sequence | None):
         raise InvalidTopologyError(
-            f"{owner}: fields of '{sources[0]}' is the text '{fields}'; write a list of names, or types by name"
+            f"{owner}: fields of '{sources[0]}' is {show(fields)}; write a list of names, or types by name"
         )
     for name in names:
         if fields is not None and name not in fields:

@@ -16,7 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkstorm.api import TopologyBuilder
-from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, WorkerFailedError
+from sparkstorm.common.errors import (
+    InvalidConfigError,
+    InvalidTopologyError,
+    SparkStormError,
+    WorkerFailedError,
+)
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.connectors import (
     DeltaSink,
@@ -29,6 +34,7 @@ from sparkstorm.connectors import (
     RedisSource,
     SqlSink,
 )
+from sparkstorm.connectors.patience import Secret
 from sparkstorm.testing import FeederSpout, Shared, complete_topology, die
 from tests.connectors.crashing_sink import feed
 from tests.topologies import running
@@ -180,14 +186,16 @@ def test_an_epoch_whose_rows_all_failed_leaves_no_file(tmp_path: Path, format: s
     assert len([path for path in tmp_path.iterdir() if path.is_file()]) == 2
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\udcffb", " "])
-def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: str) -> None:
+@pytest.mark.parametrize("name", ["a\0b", "a\udcffb", " ", None, 5])
+def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: Any) -> None:
     for make in (FileSink, DeltaSink, IcebergSink):
         with pytest.raises(
             InvalidConfigError,
-            match=rf"{make.__name__}: .* is no name: it is empty, holds a NUL, or is not UTF-8",
+            match=rf"{make.__name__}: .* is no name: it is no text, empty, holds a NUL, or is not UTF-8",
         ):
             make(name, schema="n bigint")
+    with pytest.raises(InvalidConfigError, match=r"Files: .* is no name"):
+        Files(name)
     with pytest.raises(InvalidConfigError, match=r"SqlSink: .* is no name"):
         SqlSink("sqlite://", name)
     for make_redis in (
@@ -198,13 +206,41 @@ def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: str) -> 
             make_redis()
 
 
-@pytest.mark.parametrize("name", ["..", "a\nb", "a\0b", "a\udcff", "é", "a" * 250, "", "../x"])
-def test_a_topic_that_kafka_refuses_is_refused_where_it_is_given(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["..", "a\nb", "a\0b", "a\udcff", "é", "a" * 250, "", "../x", None]
+)
+def test_a_topic_that_kafka_refuses_is_refused_where_it_is_given(name: Any) -> None:
     for make in (lambda: KafkaSink("h:1", name), lambda: KafkaSource("h:1", ["fine", name])):
         with pytest.raises(
             InvalidConfigError, match=r"Kafka(Sink|Source): .* is no name of a topic"
         ):
             make()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: SqlSink(None, "t"), "SqlSink: the URL is None; write it as a text"),  # type: ignore[arg-type]
+        (lambda: SqlSink("sqlite://", "t", key=5), "SqlSink: key is 5; write a name, or a list"),  # type: ignore[arg-type]
+        (lambda: FileSink("a", "json", partition_by=5), "FileSink: partition_by is 5; write a"),  # type: ignore[arg-type]
+        (lambda: DeltaSink("a", "n int", key=5), "DeltaSink: key is 5; write a name, or a list"),  # type: ignore[arg-type]
+        (lambda: DeltaSink("a", "n int", compact_files="5"), "DeltaSink: compact_files is '5'; w"),  # type: ignore[arg-type]
+        (lambda: DeltaSink("a", "n int", storage_options=5), "storage_options is 5; write options"),  # type: ignore[arg-type]
+        (lambda: IcebergSink("a.b", None), "IcebergSink: parquet needs a schema"),
+        (lambda: SqlSink("sqlite://", "t", password_env=5), "SqlSink: 5 is no place of a secret"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_option_of_another_kind_is_refused_in_a_sentence(make: Any, sentence: str) -> None:
+    with pytest.raises(SparkStormError, match=sentence):
+        make()
+
+
+def test_paths_of_files_and_secrets_may_be_paths(tmp_path: Path) -> None:
+    assert Files(tmp_path / "a")._patterns == Files([f"{tmp_path}/a"])._patterns
+    secret = tmp_path / "secret"
+    secret.write_text("of-ann\n")
+    secret.chmod(0o600)
+    assert Secret("SqlSink", secret, None).read() == "of-ann"
 
 
 def test_a_source_without_a_topic_or_stream_is_refused_and_one_named_twice_is_read_once() -> None:

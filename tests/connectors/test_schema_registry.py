@@ -540,6 +540,10 @@ def test_wrong_choices_are_one_sentence(registry: Registry) -> None:
         ),
         (lambda: KafkaSource("h:1", "t", registry=place), "registry and changes need fields"),
         (
+            lambda: KafkaSink("h:1", "t", registry="http://h:1"),  # type: ignore[arg-type]
+            r"KafkaSink: registry is 'http://h:1'; write SchemaRegistry\(url\)",
+        ),
+        (
             lambda: KafkaSource("h:1", "t", fields, reader_schema="{}"),
             "reader_schema needs a registry",
         ),
@@ -557,7 +561,7 @@ def test_wrong_choices_are_one_sentence(registry: Registry) -> None:
             ),
             "reader_schema has no field 'id', which the source declares; it has n",
         ),
-        (lambda: SchemaRegistry(5), "url is 5; write its address"),  # type: ignore[arg-type]
+        (lambda: SchemaRegistry(5), "the URL is 5; write it as a text"),  # type: ignore[arg-type]
         (
             lambda: SchemaRegistry("http://h:1", options=5),  # type: ignore[arg-type]
             "options is 5; write the client's options by name",

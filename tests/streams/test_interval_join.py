@@ -350,7 +350,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no stream": (lambda: IntervalJoinBolt([], "k"), "source names no stream; name a component"),
     "fields as a text": (
         lambda: IntervalJoinBolt("left", "k", "k"),
-        "fields of 'left' is the text 'k'; write a list of names, or types by name",
+        "fields of 'left' is 'k'; write a list of names, or types by name",
+    ),
+    "a number for fields": (
+        lambda: IntervalJoinBolt("left", "k", 5),  # type: ignore[arg-type]
+        "fields of 'left' is 5; write a list of names, or types by name",
     ),
     "no time": (
         lambda: topology(IntervalJoinBolt("left", "k").join("right", within=HOUR).select("k")),

@@ -146,7 +146,7 @@ def topic_name(name: str, what: str) -> str:
     """Return the name of a topic; InvalidConfigError for one that Kafka refuses (Kafka's
     Topic.validate).
     """
-    if not re.fullmatch(r"[\w.-]{1,249}", name, re.ASCII) or name in (".", ".."):
+    if not re.fullmatch(r"[\w.-]{1,249}", str(name), re.ASCII) or name in (None, ".", ".."):
         raise InvalidConfigError(
             f"{what}: {name!r:.80} is no name of a topic: up to 249 letters, digits, dots, '_' and '-'"
         )

@@ -41,10 +41,6 @@ class SchemaRegistry:
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:
-        if not isinstance(url, str):
-            raise InvalidConfigError(
-                f"SchemaRegistry: url is {show(url)}; write its address, as 'http://host:8081'"
-            )
         if not isinstance(options, Mapping | None):
             raise InvalidConfigError(
                 f"SchemaRegistry: options is {show(options)}; write the client's options by name"
@@ -273,6 +269,10 @@ class RegistryWriter:
     def __init__(
         self, registry: SchemaRegistry, topic: str, schema: str | None, kind: str, subject: str
     ) -> None:
+        if not isinstance(registry, SchemaRegistry):
+            raise InvalidConfigError(
+                f"KafkaSink: registry is {show(registry)}; write SchemaRegistry(url)"
+            )
         if kind not in _KINDS:
             raise InvalidConfigError(
                 f"KafkaSink: schema_type is one of {', '.join(_KINDS)}, not {kind!r:.40}"

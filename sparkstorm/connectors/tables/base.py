@@ -11,10 +11,16 @@ from typing import Any, Unpack
 
 from sparkstorm.api.components import Conf
 from sparkstorm.api.context import TopologyContext
-from sparkstorm.common.errors import InvalidConfigError, SparkStormError, StoreInconsistentError
+from sparkstorm.common.errors import (
+    InvalidConfigError,
+    SparkStormError,
+    StoreInconsistentError,
+    show,
+)
+from sparkstorm.common.model.names import read_names
 from sparkstorm.connectors.file_folders import raise_lasting
 from sparkstorm.connectors.file_sinks import FileSink, FileSizes, delete_file, named_columns
-from sparkstorm.connectors.patience import SECRETS, holds_secret
+from sparkstorm.connectors.patience import SECRETS, check_number, holds_secret
 
 _STAGED = "staged-"  # begins the name of a file that never becomes one of the table's
 
@@ -52,10 +58,11 @@ class TableSink(FileSink):
     ) -> None:
         super().__init__(table, "parquet", schema, **sizes)
         self._compact_files = compact_files
-        self._partition_by = [partition_by] if isinstance(partition_by, str) else [*partition_by]
-        self._key = [key] if isinstance(key, str) else [*key]
         columns: Any = self._schema
         sink = type(self).__name__
+        check_number(sink, "compact_files", compact_files, is_whole=True)
+        self._partition_by = [*read_names(sink, "partition_by", partition_by)]
+        self._key = [*read_names(sink, "key", key)]
         for option, names in (("partition_by", self._partition_by), ("key", self._key)):
             if absent := [name for name in names if name not in columns.names]:
                 raise InvalidConfigError(
@@ -262,6 +269,8 @@ def refuse_secrets(sink: str, option: str, given: Mapping[str, str], remedy: str
     A password within a URL, as of an Iceberg catalog in PostgreSQL, is one too, also in a URL's
     query or in a DSN of words.
     """
+    if not isinstance(given, Mapping):
+        raise InvalidConfigError(f"{sink}: {option} is {show(given)}; write options by name")
     held = [
         key
         for key, value in given.items()
