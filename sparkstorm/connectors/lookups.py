@@ -132,7 +132,11 @@ class SqlLookup:
             self._engine.dispose()
 
     def _select(self, keys: Sequence[Any]) -> dict[Any, Any]:
-        size = 1 if not isinstance(keys[0], tuple) else len(keys[0])
+        size = len(_parts(keys[0]))
+        if self._table and size != len(self._key):
+            raise InvalidConfigError(
+                f"{self._where} is looked up by {', '.join(self._key)}, and the bolt's key has {size} fields"
+            )
         with self._connect() as connection:
             rows = connection.execute(self._statement, {"keys": list(keys)}).fetchall()
         width = size + len(self._fields)
@@ -147,6 +151,9 @@ class SqlLookup:
                 f"it answers the key {show(min(other, key=repr))}, which was not asked for: its type or case "
                 "is not that of the field, so convert the field"
             )
+        forms = {str(key).casefold() for key in answers}
+        if any(str(key).casefold() in forms for key in set(keys) - answers.keys()):
+            raise TypeError("a key has another one's row, or none: each is asked for alone")
         return answers
 
     def _connect(self) -> Any:
@@ -174,7 +181,12 @@ class SqlLookup:
 
         keys: Any = sa.bindparam("keys", expanding=True)
         if self._query:
-            return sa.text(self._query).bindparams(keys)
+            query = sa.text(self._query).bindparams(keys)
+            if stray := query.compile().params.keys() - {"keys"}:
+                raise InvalidConfigError(
+                    f"{self._where} asks for :{min(stray)}, and is given :keys alone; write \\: for a colon of its text"
+                )
+            return query
         names = [self._columns.get(name, name) for name in self._fields]
         table = sa.table(
             self._table, *map(sa.column, dict.fromkeys([*self._key, *names])), schema=self._schema

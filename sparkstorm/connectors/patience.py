@@ -23,6 +23,7 @@ SECRETS = (*PASSWORDS, "secret", "token", "credential")
 _MISTAKES = (
     "no such",
     "syntax error",
+    "unrecognized token",
     "cannot modify",
     "cannot INSERT",
     "unknown database",

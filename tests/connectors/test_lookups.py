@@ -82,6 +82,23 @@ def test_an_answer_by_a_key_of_another_type_is_not_taken_for_a_missing_one(datab
     lookup.close()
 
 
+@pytest.mark.parametrize("other", [1, "ANN"])
+def test_a_key_in_another_form_than_its_neighbours_is_no_missing_one(
+    other: Any, tmp_path: Path
+) -> None:
+    connection = sqlite3.connect(tmp_path / "a.db")
+    connection.execute("CREATE TABLE t (k TEXT COLLATE NOCASE, v INT)")
+    connection.execute("INSERT INTO t VALUES ('1', 5), ('ann', 6)")
+    connection.commit()
+    connection.close()
+    lookup = opened(SqlLookup(f"sqlite:///{tmp_path}/a.db", "t", "k"), ["v"])
+    alone = lookup.fetch([other])
+    answers = lookup.fetch(["1", other, "ann", "zoe"])
+    assert answers.pop("1") == (5,) and answers.pop("ann") == (6,)
+    assert str(answers) == str(alone) and "which was not asked for" in str(answers[other])
+    lookup.close()
+
+
 def test_a_bolt_looks_up_in_a_table(database: str) -> None:
     bolt = LookupBolt(
         SqlLookup(database, "users", "name"), "user", keep=["user"], add=["country"], kind="inner"
@@ -104,6 +121,14 @@ def test_a_bolt_looks_up_in_a_table(database: str) -> None:
         (
             lambda url: SqlLookup(url, query="SELECT name FROM users WHERE name IN :keys"),
             "gives 1 columns; wanted are the key's 1, then country, age",
+        ),
+        (
+            lambda url: SqlLookup(url, query="SELECT ':x' FROM users WHERE name IN :keys"),
+            r"the query at .* asks for :x, and is given :keys alone; write \\: for a colon",
+        ),
+        (
+            lambda url: SqlLookup(url, "users", ["name", "shop"], columns={"age": "years"}),
+            "table users at .* is looked up by name, shop, and the bolt's key has 1 fields",
         ),
     ],
 )
