@@ -34,6 +34,7 @@ _MISSING_STATUS = 404
 # 500 is none: a server may have it for one key for ever
 _AGAIN = frozenset({408, 425, 429, 502, 503, 504})
 _AS_IS = "surrogateescape"  # of bytes that are no UTF-8
+_NO_JSON = (float("inf"), -float("inf"))
 _MOST_BYTES = 1 << 20  # of an answer: one that is larger is no row
 
 
@@ -346,9 +347,11 @@ class HttpLookup:
             answers = {key: self._of_key(key) for key in keys}
             return {key: answer for key, answer in answers.items() if answer is not None}
         refused = {
-            key: ValueError(f"{self._url} takes JSON, which has no place for a key of bytes")
+            key: ValueError(f"{self._url} takes JSON, which has no place for the key {show(key)}")
             for key in keys
-            if any(isinstance(part, bytes) for part in _parts(key))
+            if any(
+                isinstance(part, bytes) or part in _NO_JSON or part != part for part in _parts(key)
+            )
         }
         keys = [key for key in keys if key not in refused]
         if not keys:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -278,12 +279,15 @@ def test_a_key_of_bytes_stands_in_a_url_as_it_is(server: Any) -> None:
     lookup.close()
 
 
-def test_bytes_do_not_travel_as_json(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("key", [b"bob", math.nan, -math.inf])
+def test_keys_that_json_lacks_fail_alone(
+    key: Any, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TEST_TOKEN", "secret")
     lookup = opened(HttpLookup(server.url, post=True, token_env="TEST_TOKEN"))
-    answers = lookup.fetch(["ann", b"bob"])
+    answers = lookup.fetch(["ann", key])
     assert answers["ann"] == {"country": "ANN"}
-    assert "a key of bytes" in str(answers[b"bob"])
+    assert f"which has no place for the key {key}" in str(answers[key])
     lookup.close()
 
 
