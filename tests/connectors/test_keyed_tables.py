@@ -148,13 +148,15 @@ def test_keys_of_several_columns_of_any_kind_are_compared_by_value(
     assert set(table.read()) == {("x", 2, "4"), ("y's", 1, "3")}
 
 
+@pytest.mark.parametrize("key", [None, float("nan")])
 def test_a_row_without_its_key_is_parked_and_the_others_are_written(
-    make: Callable[..., Table],
+    make: Callable[..., Table], key: Any
 ) -> None:
     table = make()
-    rows = [(1, "a", "x"), (None, "a", "y"), (2, "b", "z")]
-    [letter] = feed(table.sink(key="k"), FIELDS, rows)
-    assert letter.values == (None, "a", "y") and "k" in letter.reason
+    rows = [(1.0, "a", "x"), (key, "a", "y"), (2.0, "b", "z"), (key, "b", "z")]
+    letters = feed(table.sink("k double, kind string, text string", key="k"), FIELDS, rows)
+    assert [letter.values[1:] for letter in letters] == [("a", "y"), ("b", "z")]
+    assert all("field 'k' is n" in letter.reason for letter in letters)
     assert table.read() == [rows[0], rows[2]]
 
 
@@ -192,3 +194,5 @@ def test_options_that_name_no_column_are_refused(make: Callable[..., Table]) -> 
             make().sink(**{option: "kin"})
         with pytest.raises(InvalidConfigError, match=rf"{option} names 'm', which is list<"):
             make().sink("k bigint, m array<bigint>", **{option: ["k", "m"]})
+    with pytest.raises(InvalidConfigError, match="partition_by names every column, so that the"):
+        DeltaSink("a", "k bigint, kind string", partition_by=["kind", "k"])

@@ -18,6 +18,7 @@ from sparkstorm.common.errors import (
     show,
 )
 from sparkstorm.common.model.names import read_names
+from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.connectors.file_folders import raise_lasting
 from sparkstorm.connectors.file_sinks import FileSink, FileSizes, delete_file, named_columns
 from sparkstorm.connectors.patience import SECRETS, check_number, holds_secret
@@ -85,6 +86,19 @@ class TableSink(FileSink):
         self._commits = 0
         self._table: Any = None
         self._is_rewritten = bool(self._key)
+
+    def write(self, tup: Tuple) -> None:
+        """Check a row and keep it; a key of NaN equals none, and pyiceberg fails at two of them."""
+        for name in self._key:
+            if tup[name] != tup[name]:
+                raise ValueError(f"field '{name}' is {tup[name]}, and is a key of {self._path}")
+        super().write(tup)
+
+    def write_all(self, tuples: Sequence[Tuple]) -> None:
+        """Check rows by column and keep them."""
+        if any(tup[name] != tup[name] for name in self._key for tup in tuples):
+            raise ValueError("a key is NaN")  # rows are written one by one
+        super().write_all(tuples)
 
     def _prepare(self, epoch: int) -> Any:
         """Write the epoch's file; return [name, bytes, rows]."""

@@ -37,6 +37,11 @@ class DeltaSink(TableSink):
         **sizes: Unpack[TableSizes],
     ) -> None:
         super().__init__(table, schema, **sizes)
+        columns: Any = self._schema
+        if not set(columns.names) - set(self._partition_by):
+            raise InvalidConfigError(
+                "DeltaSink: partition_by names every column, so that the files have none; leave one out"
+            )
         self._storage = (
             refuse_secrets("DeltaSink", "storage_options", storage_options or {}, "the environment")
             or None
