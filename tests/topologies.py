@@ -36,6 +36,14 @@ class Count(StatefulBolt):
         self.state.put(tup[0], self.state.get(tup[0], 0) + 1)
 
 
+def building(**spouts: Spout) -> TopologyBuilder:
+    """A builder that has these spouts by their ids, of one task each."""
+    builder = TopologyBuilder()
+    for component_id, spout in spouts.items():
+        builder.set_spout(component_id, spout)
+    return builder
+
+
 def word_count(
     lines: Spout,
     spouts: int = 1,

@@ -217,12 +217,8 @@ def test_emits_are_those_of_the_plain_way(
     plain, fast = both(monkeypatch, emitted)
     assert plain == fast
     assert any(plain[0][0]) and plain[1]
-    assert {stream for rows in plain[0][0] for *_, stream in rows} == {
-        "default",
-        "side",
-        "quiet",
-        "bad",
-    }
+    result = {stream for rows in plain[0][0] for *_, stream in rows}
+    assert result == {"default", "side", "quiet", "bad"}
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**9000])
@@ -258,17 +254,13 @@ def test_clocks_and_late_rows_are_those_of_the_plain_way(
 ) -> None:
     """Times that rise, fall, repeat, are no time, and lie outside of what a clock takes."""
     settings = TimeSettings(None, "b", lag_ms, 2, None)
-    source, mark = (
-        Source("spout", 1, "default", ("a", "b")),
-        Source("spout", 1, "__watermark", ("stream", "at_ms")),
-    )
+    source = Source("spout", 1, "default", ("a", "b"))
+    mark = Source("spout", 1, "__watermark", ("stream", "at_ms"))
 
     def picked() -> Any:
-        chance, targets, late = (
-            random.Random(5),
-            [Target(n, [], False) for n in (2, 3)],
-            [Target(n, [], False) for n in (2, 3)],
-        )
+        chance = random.Random(5)
+        targets = [Target(n, [], False) for n in (2, 3)]
+        late = [Target(n, [], False) for n in (2, 3)]
         output = OutputClock("default", "bolt", targets, {}, mark)
         output.watch(settings, source, late)
         pick = output.one(routes.pick_one(Grouping("fields", ("a",)), [0], targets, 0))
@@ -436,18 +428,14 @@ def test_values_of_other_types_than_declared_are_refused(
     with pytest.raises(SparkStormError, match=re.escape(problem)):
         emit(row, stream)
     (target,) = made[stream].targets
-    assert [values for values, *_ in target.rows] == [
-        (None, None, 2**70, None),
-        ("w", 3, None, [1, None]),
-    ]
+    result = [values for values, *_ in target.rows]
+    assert result == [(None, None, 2**70, None), ("w", 3, None, [1, None])]
 
 
 def test_failing_calls_leave_no_trace_and_kept_tuples_stay(each_core: str) -> None:
-    emitter, state, source = (
-        emitter_of("fields"),
-        MemoryState(Codec()),
-        Source("s", 1, "default", ("n", "keeps", "kept")),
-    )
+    emitter = emitter_of("fields")
+    state = MemoryState(Codec())
+    source = Source("s", 1, "default", ("n", "keeps", "kept"))
     kept: list[Tuple] = []
     bolt = _Failing()
     bolt.state = state
@@ -461,9 +449,8 @@ def test_failing_calls_leave_no_trace_and_kept_tuples_stay(each_core: str) -> No
     done = [n for n in range(12) if n % 4 != 3]
     assert state.get("sum") == sum(done)
     assert sorted(row[0][0] for t in emitter.routes["default"].targets for row in t.rows) == done
-    assert sorted(row[1] for t in emitter.routes["default"].targets for row in t.rows) == [
-        n + 100 for n in done
-    ]
+    result = sorted(row[1] for t in emitter.routes["default"].targets for row in t.rows)
+    assert result == [n + 100 for n in done]
     assert [(tup.values[0], tup.roots) for tup in kept] == [(n, n + 100) for n in range(0, 12, 2)]
     assert all(tup.source is source for tup in kept)
 
@@ -725,11 +712,9 @@ def test_a_spouts_messages_get_the_roots_of_the_plain_way(
 
 
 def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_core: str) -> None:
-    emitter, state, source = (
-        emitter_of("fields"),
-        MemoryState(Codec()),
-        Source("s", 1, "default", ("n", "keeps", "kept")),
-    )
+    emitter = emitter_of("fields")
+    state = MemoryState(Codec())
+    source = Source("s", 1, "default", ("n", "keeps", "kept"))
     kept: list[Tuple] = []
     bolt = _Failing()
     bolt.state = state
@@ -745,12 +730,10 @@ def test_values_of_one_source_are_executed_alike_and_leave_nothing_to_undo(each_
         assert next(values, None) is None and state.undo == []
     done = [n for size in (5, 7) for n in range(size) if n % 4 != 3]
     assert state.get("sum") == sum(done)
-    assert sorted(row[0][0] for t in emitter.routes["default"].targets for row in t.rows) == sorted(
-        done
-    )
-    assert [tup.values[0] for tup in kept] == [0, 2, 4, 0, 2, 4, 6] and all(
-        tup.source is source for tup in kept
-    )
+    result = sorted(row[0][0] for t in emitter.routes["default"].targets for row in t.rows)
+    assert result == sorted(done)
+    assert [tup.values[0] for tup in kept] == [0, 2, 4, 0, 2, 4, 6]
+    assert all(tup.source is source for tup in kept)
     with pytest.raises(KeyboardInterrupt):
         runner.execute_values(_stopped(), source)
 
@@ -917,12 +900,10 @@ def test_rows_are_folded_into_cells_as_one_by_one(empty: Any, is_strict: bool) -
     source, other = (Source("spout", task, "default", ("key", "value", "at")) for task in (1, 2))
 
     def folded(fold_cells: Any) -> Any:
-        state, chance, kept, found = (
-            MemoryState(Codec(), is_strict),
-            random.Random(7),
-            list[Tuple](),
-            list[Any](),
-        )
+        state = MemoryState(Codec(), is_strict)
+        chance = random.Random(7)
+        kept = list[Tuple]()
+        found = list[Any]()
         logs = list[Any](), list[Any]()
 
         def fold(accumulator: Any, tup: Tuple) -> Any:
@@ -971,10 +952,8 @@ def test_edges_are_folded(each_core: str) -> None:
     epoch, values = Epoch(RandomIds(1), is_tracking=True), dict[int, int]()
     chance = random.Random(2)
     for _ in range(50):
-        roots, edge = (
-            [chance.randrange(1, 12) for _ in range(chance.randrange(9))],
-            chance.randrange(1 << 63),
-        )
+        roots = [chance.randrange(1, 12) for _ in range(chance.randrange(9))]
+        edge = chance.randrange(1 << 63)
         distinct = dict.fromkeys(roots)
         epoch.consume(chance.choice([distinct, list(distinct), tuple(distinct)]), edge)
         for root in distinct:
@@ -1010,11 +989,9 @@ def test_last_rows_of_tracked_roots_are_found(each_core: str) -> None:
 
 def test_blocks_have_the_bytes_of_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     def encoded() -> Any:
-        chance, found, sources = (
-            random.Random(6),
-            [],
-            [Source("s", task, "default", ("a", "b")) for task in (1, 2)],
-        )
+        chance = random.Random(6)
+        found = []
+        sources = [Source("s", task, "default", ("a", "b")) for task in (1, 2)]
         for most in (1, 1, 2):
             for count in (1, 2, 30):
                 roots: list[Any] = [chance.choice([0, 5, 6, (5, 7)]) for _ in range(count)]

@@ -82,9 +82,8 @@ def test_all_gives_everybody_everything() -> None:
 def test_global_chooses_the_lowest_task() -> None:
     got = run(lambda d: d.global_grouping("spout"), range(10))
     assert len({task for task, _ in got}) == 1
-    assert {task for task, _ in got} == {
-        min(t for t, _ in run(lambda d: d.all_grouping("spout"), [1]))
-    }
+    result = {task for task, _ in got}
+    assert result == {min(t for t, _ in run(lambda d: d.all_grouping("spout"), [1]))}
 
 
 class Waiting(Tagging):
@@ -143,9 +142,8 @@ def test_direct_goes_where_the_producer_says() -> None:
         first, second = [t for t, c in cluster.topology().component_by_task.items() if c == "bolt"][
             :2
         ]
-        assert sorted(capture.values) == sorted(
-            (first if n % 2 == 0 else second, n) for n in range(10)
-        )
+        result = sorted(capture.values)
+        assert result == sorted((first if n % 2 == 0 else second, n) for n in range(10))
         assert cluster.counts("spout").acked == 10
 
 
@@ -169,6 +167,5 @@ def test_custom_chooses_any_number_of_tasks() -> None:
 def test_placement_never_changes_values(workers: int) -> None:
     values = ["text", 1, 1.5, None, True, b"bytes", [1, "two"], {"a": [1]}]
     got = run(lambda d: d.shuffle_grouping("spout"), [*values, (3, ("four",))], workers=workers)
-    assert sorted(map(repr, (value for _, value in got))) == sorted(
-        map(repr, [*values, [3, ["four"]]])
-    )
+    result = sorted(map(repr, (value for _, value in got)))
+    assert result == sorted(map(repr, [*values, [3, ["four"]]]))

@@ -25,7 +25,7 @@ from sparkstorm.api import (
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.replay import replay_locally
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, SlowBolt, die
-from tests.topologies import running
+from tests.topologies import building, running
 
 pytestmark = pytest.mark.sampled
 
@@ -73,8 +73,7 @@ def seconds(count: float) -> Duration:
 
 
 def windowed(spout: FeederSpout, bolt: Any, capture: CaptureBolt, parallelism: int = 2) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("spout", spout)
+    builder = building(spout=spout)
     builder.set_bolt("windows", bolt, parallelism).fields_grouping("spout", "key")
     declarer = builder.set_bolt("capture", capture).global_grouping("windows")
     if late := bolt.time_conf().get("topology.bolts.late.tuple.stream"):
@@ -107,10 +106,8 @@ def test_tumbling_windows_fire_when_the_watermark_reaches_their_end(workers: int
         assert capture.values == []  # the watermark stands at 9 s
         spout.feed(["c", 12_000, 12_000])
         cluster.run_until_idle()
-        assert sorted(capture.values) == [
-            (["a"], 0, 10_000, [1000, 4000, 9500]),
-            (["b"], 0, 10_000, [3000]),
-        ]
+        result = sorted(capture.values)
+        assert result == [(["a"], 0, 10_000, [1000, 4000, 9500]), (["b"], 0, 10_000, [3000])]
         # stored is acked: nobody waits for a window to fire
         assert sorted(spout.acked) == list(range(6))
         spout.finish()
@@ -171,8 +168,7 @@ class Alarm(TimedBolt):
 def test_moves_kills_and_groupings_of_any_kind_change_no_window(seed: int) -> None:
     def results(harm: bool) -> list[Any]:
         spout, capture, chance, luck = FeederSpout(ROW), CaptureBolt(), Random(seed), Random(-seed)
-        builder = TopologyBuilder()
-        builder.set_spout("spout", spout)
+        builder = building(spout=spout)
         bolt = (
             MergingSum()
             .with_window(seconds(4), seconds(2))
@@ -446,8 +442,7 @@ def half_silent(capture: CaptureBolt, spout: FeederSpout, idle_ms: int) -> Topol
         def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
             collector.emit(tup.values)
 
-    builder = TopologyBuilder()
-    builder.set_spout("spout", spout)
+    builder = building(spout=spout)
     builder.set_bolt("pass", First(), 2).fields_grouping("spout", "key")
     bolt = (
         Listing()
@@ -493,10 +488,8 @@ def test_a_silent_sender_holds_time_back_unless_it_may_be_left_behind(workers: i
             cluster.run_until_idle()
             if idle_ms:
                 assert cluster.counts("windows").late == 7
-                assert [row[3] for row in capture.values_of("windows")][2:] == [
-                    [21_000],
-                    [31_000] * 8,
-                ]
+                result = [row[3] for row in capture.values_of("windows")][2:]
+                assert result == [[21_000], [31_000] * 8]
             else:
                 assert cluster.counts("windows").late < 7
 
@@ -600,11 +593,9 @@ class Heart(TimedBolt):
 def test_a_chain_of_timers_ends_at_the_newest_mark_whichever_source_ends_first(
     seed: int, is_first: bool
 ) -> None:
-    spouts, capture, builder = (
-        [FeederSpout(ROW), FeederSpout(ROW)],
-        CaptureBolt(),
-        TopologyBuilder(),
-    )
+    spouts = [FeederSpout(ROW), FeederSpout(ROW)]
+    capture = CaptureBolt()
+    builder = TopologyBuilder()
     declarer = builder.set_bolt("heart", Heart().with_timestamp_field("ts"))
     again = builder.set_bolt("again", Heart().with_timestamp_field("ts").with_lag(seconds(1)))
     again.global_grouping("heart")
@@ -631,11 +622,9 @@ def test_a_chain_of_timers_ends_at_the_newest_mark_whichever_source_ends_first(
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_silent_source_and_one_that_has_ended_hold_no_window_back(ends: bool) -> None:
-    spouts, capture, builder = (
-        [FeederSpout(ROW), FeederSpout(ROW)],
-        CaptureBolt(),
-        TopologyBuilder(),
-    )
+    spouts = [FeederSpout(ROW), FeederSpout(ROW)]
+    capture = CaptureBolt()
+    builder = TopologyBuilder()
     bolt = Listing().with_tumbling_window(seconds(10)).with_timestamp_field("ts")
     conf = {"topology.bolts.watermark.idle.timeout.ms": 2000}
     declarer = builder.set_bolt("windows", bolt, conf=conf)

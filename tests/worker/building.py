@@ -32,6 +32,27 @@ class Collecting(Bolt):
         self.collector = collector
 
 
+class Hoards(Collecting):
+    """Keeps every input until a tick, then lets it go: acks it."""
+
+    outputs: Any = ()
+
+    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
+        super().prepare(conf, context, collector)
+        self.hoard: list[Tuple] = []
+
+    def execute(self, tup: Tuple) -> None:
+        if not tup.is_tick:
+            self.hoard.append(tup)
+            return
+        for tup in self.hoard:
+            self.let_go(tup)
+        self.hoard = []
+
+    def let_go(self, tup: Tuple) -> None:
+        self.collector.ack(tup)
+
+
 def chain(
     spout: Spout,
     bolt: Bolt | BasicBolt,

@@ -11,7 +11,6 @@ import pytest
 from sparkstorm.api import (
     BasicBolt,
     BasicOutputCollector,
-    Bolt,
     Spout,
     TopologyBuilder,
     TopologyContext,
@@ -22,7 +21,7 @@ from sparkstorm.data_plane.acking.pending import Pending
 from sparkstorm.data_plane.acking.pending_limit import FIRST
 from sparkstorm.testing import CaptureBolt, FeederSpout, Nothing, SlowBolt
 from tests.topologies import feed, ran, running
-from tests.worker.building import Collecting, Pass, chain
+from tests.worker.building import Collecting, Hoards, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 
@@ -95,18 +94,6 @@ class FailOn(BasicBolt):
             raise ValueError(f"no {self.value}")
 
 
-@WORKERS
-def test_a_tuple_with_two_anchors_settles_both_trees(workers: int) -> None:
-    spout, capture = FeederSpout(), CaptureBolt()
-    with running(chain(spout, Join(), capture), conf(workers)) as cluster:
-        for name in "abcd":
-            spout.feed([name], message_id=name)
-            cluster.advance(ms=500)
-        cluster.run_until_idle()
-        assert capture.values == [("a+b",), ("c+d",)]
-        assert sorted(spout.acked) == ["a", "b", "c", "d"]
-
-
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 @WORKERS
 def test_when_a_tuple_with_two_anchors_fails_both_trees_fail(workers: int, guarantee: str) -> None:
@@ -122,14 +109,13 @@ def test_when_a_tuple_with_two_anchors_fails_both_trees_fail(workers: int, guara
         assert (sorted(spout.acked), sorted(spout.failed)) == (["c", "d"], ["a", "b"])
 
 
-class Forgetful(Bolt):
+class Forgetful(Collecting):
     """Never acks one value, acks the rest."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
-        self.collector = collector
+    outputs = ()
 
     def execute(self, tup: Tuple) -> None:
         if tup[0] != self.value:
@@ -186,23 +172,9 @@ def test_the_timeout_is_a_key_and_can_be_turned_off() -> None:
 
 @WORKERS
 def test_a_late_ack_of_a_timed_out_tree_changes_nothing(workers: int) -> None:
-    class LateAcks(Collecting):
-        outputs = ()
-
-        def execute(self, tup: Tuple) -> None:
-            if tup.is_tick:
-                while self.waiting:
-                    self.collector.ack(self.waiting.pop())
-            else:
-                self.waiting.append(tup)
-
-        def prepare(self, conf: Any, context: Any, collector: Any) -> None:
-            super().prepare(conf, context, collector)
-            self.waiting: list[Tuple] = []
-
     spout = FeederSpout()
     with running(
-        chain(spout, LateAcks(), bolt_conf={"topology.tick.tuple.freq.secs": 60}), conf(workers)
+        chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 60}), conf(workers)
     ) as cluster:
         spout.feed([1])
         cluster.advance(seconds=59)
@@ -282,24 +254,9 @@ def test_what_an_ack_emitted_before_it_raised_is_not_acked_without_its_row() -> 
 def test_no_more_than_max_spout_pending_trees_are_open(
     workers: int, limit: int | str, most: int
 ) -> None:
-    class Hoard(Collecting):
-        outputs = ()
-
-        def prepare(self, conf: Any, context: Any, collector: Any) -> None:
-            super().prepare(conf, context, collector)
-            self.kept: list[Tuple] = []
-
-        def execute(self, tup: Tuple) -> None:
-            if tup.is_tick:
-                for kept in self.kept:
-                    self.collector.ack(kept)
-                self.kept = []
-            else:
-                self.kept.append(tup)
-
     spout = FeederSpout()
     with running(
-        chain(spout, Hoard(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
+        chain(spout, Hoards(), bolt_conf={"topology.tick.tuple.freq.secs": 10}),
         {**conf(workers), "topology.max.spout.pending": limit},
     ) as cluster:
         feed(spout, range(most + 7))

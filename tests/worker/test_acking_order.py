@@ -4,42 +4,30 @@ told at once (S1.*).
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from sparkstorm.api import TopologyBuilder, Tuple
 from sparkstorm.testing import FeederSpout
 from sparkstorm.testing.shared import Shared
 from tests.topologies import feed, running
-from tests.worker.building import Collecting, Pass, chain
+from tests.worker.building import Collecting, Hoards, Pass, chain
 from tests.worker.test_acking import Fan, Join, conf
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 
 
-class Gate(Collecting):
+class Gate(Hoards):
     """Holds every tuple until it is opened; a tick later all are acked."""
-
-    outputs = None
 
     def __init__(self) -> None:
         self.is_open = Shared(False)
         self.waiting = Shared(0)
 
-    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
-        super().prepare(conf, context, collector)
-        self.held: list[Tuple] = []
-
     def execute(self, tup: Tuple) -> None:
-        if not tup.is_tick:
-            self.held.append(tup)
-            self.waiting.value += 1
-        elif self.is_open.value:
-            for each in self.held:
-                self.collector.ack(each)
-            self.held = []
+        self.waiting.value += not tup.is_tick
+        if self.is_open.value or not tup.is_tick:
+            super().execute(tup)
 
 
 @WORKERS
@@ -95,22 +83,6 @@ class Fail(Collecting):
 
     def execute(self, tup: Tuple) -> None:
         self.collector.fail(tup)
-
-
-@WORKERS
-def test_a_failure_is_told_at_once_and_of_both_trees_and_not_by_a_time_out(workers: int) -> None:
-    """S1.15."""
-    spout, builder = FeederSpout(), TopologyBuilder()
-    builder.set_spout("spout", spout)
-    builder.set_bolt("join", Join()).shuffle_grouping("spout")
-    builder.set_bolt("fail", Fail()).global_grouping("join")
-    with running(
-        builder.build(), conf(workers, topology_delivery_guarantee="at-least-once")
-    ) as cluster:
-        for name in "ab":
-            spout.feed([name], message_id=name)
-        cluster.advance(seconds=5)  # far below the time-out
-        assert (spout.acked, sorted(spout.failed)) == ([], ["a", "b"])
 
 
 @WORKERS

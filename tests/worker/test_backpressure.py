@@ -13,11 +13,10 @@ from sparkstorm.api import (
     BasicOutputCollector,
     ReplayableSpout,
     StatefulBolt,
-    TopologyBuilder,
     Tuple,
 )
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
-from tests.topologies import Count, ran, running
+from tests.topologies import Count, building, ran, running
 from tests.worker.building import Pass, chain
 
 pytestmark = pytest.mark.sampled
@@ -97,8 +96,7 @@ def test_a_slow_branch_of_a_fan_out_holds_back_the_fan_and_not_only_the_spout() 
                 collector.emit(("y" * KB,))
 
     limit, rows = 64 * KB, 20
-    builder = TopologyBuilder()
-    builder.set_spout("spout", Flood(400))
+    builder = building(spout=Flood(400))
     builder.set_bolt("fan", Fan()).shuffle_grouping("spout")
     builder.set_bolt("slow", SlowBolt(5)).shuffle_grouping("fan")
     with running(
@@ -130,8 +128,7 @@ class Halve(BasicBolt):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_cycle_neither_deadlocks_nor_grows(workers: int) -> None:
     limit, rows = 32 * KB, 20
-    builder = TopologyBuilder()
-    builder.set_spout("spout", Flood(1500))
+    builder = building(spout=Flood(1500))
     builder.set_bolt("loop", Halve(), 2).shuffle_grouping("spout").shuffle_grouping(
         "loop", stream="again"
     )
@@ -167,9 +164,7 @@ class Ordered(StatefulBolt):
 def test_order_per_sender_and_receiver_holds_though_every_budget_is_tiny(
     workers: int, rows: int
 ) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("a", Flood(60))
-    builder.set_spout("b", Flood(60))
+    builder = building(a=Flood(60), b=Flood(60))
     builder.set_bolt("pass", Pass()).shuffle_grouping("a").shuffle_grouping("b")
     builder.set_bolt("ordered", Ordered()).shuffle_grouping("a").shuffle_grouping("b")
     builder.set_bolt("ends", Nothing()).shuffle_grouping("pass")
@@ -242,8 +237,7 @@ def test_a_full_store_drains_even_through_bolts_that_make_more_of_it() -> None:
             for _ in range(3):
                 collector.emit(tup.values)
 
-    builder = TopologyBuilder()
-    builder.set_spout("spout", Flood(120))
+    builder = building(spout=Flood(120))
     builder.set_bolt("one", Multiply()).shuffle_grouping("spout")
     builder.set_bolt("two", Multiply()).shuffle_grouping("one")
     builder.set_bolt("end", Count()).shuffle_grouping("two")

@@ -52,9 +52,8 @@ def paused_cluster(
     with pytest.raises(TopologyPausedError) as raised:
         cluster.run_until_idle()
     assert str(raised.value).startswith("bolt 'breaks' is paused: most of its inputs fail, and 1")
-    assert "No module named 'nosuchmod'" in str(
-        raised.value
-    ) and "`sparkstorm activate test`" in str(raised.value)
+    assert "No module named 'nosuchmod'" in str(raised.value)
+    assert "`sparkstorm activate test`" in str(raised.value)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

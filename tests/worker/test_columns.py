@@ -26,7 +26,6 @@ from sparkstorm.api import (
     Source,
     Spout,
     StatefulBolt,
-    TopologyBuilder,
     Tuple,
     value_columns,
 )
@@ -53,11 +52,10 @@ from sparkstorm.testing import (
     LocalCluster,
     Shared,
     Subject,
-    complete_topology,
     die,
     simulate,
 )
-from tests.topologies import running
+from tests.topologies import building, running
 
 WORDS = ["the", "cow", "jumped", "över", "", "moon", "a", "b"]
 SIZES: Shared[list[int]] = Shared([])
@@ -132,8 +130,7 @@ def wanted(lines: list[str]) -> dict[str, int]:
 
 
 def topology(spout: Spout, split: Any, count: Any, tasks: int = 3) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", spout)
+    builder = building(lines=spout)
     builder.set_bolt("split", split, tasks).shuffle_grouping("lines")
     builder.set_bolt("count", count, tasks).fields_grouping("split", "word")
     return builder.build()
@@ -162,9 +159,8 @@ def test_rows_and_columns_mix_with_equal_results(
         assert (counts["lines"].acked, counts["lines"].failed) == (12 if is_batch else 700, 0)
         assert count is not CountColumns or max(SIZES.value) > 10
         store = cluster.topology().store
-        assert not store.quarantine and not any(
-            keys.backlog or keys.stream for keys in store.task_keys.values()
-        )
+        assert not store.quarantine
+        assert not any(keys.backlog or keys.stream for keys in store.task_keys.values())
 
 
 def test_only_the_row_that_fails_is_parked_and_what_its_batch_emitted_leaves_no_trace() -> None:
@@ -210,9 +206,8 @@ def test_a_row_of_a_batch_that_kills_its_worker_is_found_and_parked() -> None:
         topology(Lines(lines, 50), SplitColumns(), Deadly(), 1), {"topology.workers": 3}
     ) as cluster:
         cluster.run_until_idle()
-        assert cluster.state("count") == {
-            f"w{n}": sum(line == f"w{n}" for line in lines) for n in range(3)
-        }
+        result = cluster.state("count")
+        assert result == {f"w{n}": sum(line == f"w{n}" for line in lines) for n in range(3)}
         assert [letter.values[0] for letter in cluster.dead_letters] == ["poison"]
 
 
@@ -277,8 +272,7 @@ def test_decimals_days_and_times_stay_columns_and_reach_the_tasks_of_their_rows(
 ) -> None:
     def run(price: Any, seen: Any) -> Any:
         spout = FeederSpout(["number"])
-        builder = TopologyBuilder()
-        builder.set_spout("numbers", spout)
+        builder = building(numbers=spout)
         builder.set_bolt("priced", price, 2).shuffle_grouping("numbers")
         builder.set_bolt("seen", seen, 3).fields_grouping("priced", key)
         with running(builder.build(), {"topology.workers": workers}) as cluster:
@@ -294,9 +288,8 @@ def test_decimals_days_and_times_stay_columns_and_reach_the_tasks_of_their_rows(
     assert found == expected
     for number, one in found.items():
         other = expected[number]
-        assert [(type(value), str(value)) for value in one] == [
-            (type(value), str(value)) for value in other
-        ]
+        result = [(type(value), str(value)) for value in one]
+        assert result == [(type(value), str(value)) for value in other]
         assert one[4].fold == other[4].fold
     assert max(SIZES.value) > 3
     assert run(PricedColumns(), SeenRows()) == expected
@@ -324,14 +317,8 @@ def test_pieces_are_counted_cut_and_taken_as_the_rows_that_they_are() -> None:
         ((5,), 3, source),
     ]
     plain = pieces.unfold(whole)
-    assert [row[:2] for row in plain] == [
-        ((0,), 1),
-        ((1,), 2),
-        ((2,), 2),
-        ((3,), 2),
-        ((4,), 2),
-        ((5,), 3),
-    ]
+    result = [row[:2] for row in plain]
+    assert result == [((0,), 1), ((1,), 2), ((2,), 2), ((3,), 2), ((4,), 2), ((5,), 3)]
     assert pieces.count_rows(whole) == 6
     for start in range(6):
         for stop in range(start + 1, 7):
@@ -523,26 +510,6 @@ def test_a_declared_type_takes_no_value_that_it_would_change(
             value_columns.declared_array([value], kind)
 
 
-class Undecodable(ColumnBolt):
-    outputs = ("text",)
-
-    def execute_batch(
-        self, batch: pa.RecordBatch, source: Source, collector: BatchCollector
-    ) -> None:
-        collector.emit_batch(pa.RecordBatch.from_arrays([BAD_TEXT], ["text"]))
-
-
-def test_an_emitted_column_that_no_tuple_carries_is_named() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("spout", FeederSpout(("n",)))
-    builder.set_bolt("bolt", Undecodable()).shuffle_grouping("spout")
-    rows = {"spout": [(n,) for n in range(20)]}
-    found = complete_topology(builder.build(), rows, conf={"topology.max.retries": 0})
-    texts = {letter.failure.text for letter in found.dead_letters}
-    assert len(found.dead_letters) == 20
-    assert all("stream 'default', field 'text': a column of string holds" in text for text in texts)
-
-
 def test_times_of_other_units_travel_as_microseconds() -> None:
     for unit in ("s", "ms", "ns"):
         column = pa.array([1, None, -1], pa.int64()).cast(pa.timestamp("s", BERLIN))
@@ -566,10 +533,8 @@ def test_times_of_other_units_travel_as_microseconds() -> None:
 ])  # fmt: skip
 def test_bytes_that_are_no_columns_are_refused(packed: Any) -> None:
     body = [1, 0, "s", [1], b"", 3, {"arrow": packed}, b"", b"", None]
-    with pytest.raises(
-        MalformedFrameError,
-        match=r"batch|column|buffer|Buffer|offset|UTF|[Ii]nvalid|data|fit in precision",
-    ):
+    sentence = r"batch|column|buffer|Buffer|offset|UTF|[Ii]nvalid|data|fit in precision"
+    with pytest.raises(MalformedFrameError, match=sentence):
         frames.decode(Codec(), frames._framed(frames.ROWS, 0, Codec().pack(body)))
 
 
@@ -613,18 +578,15 @@ def test_a_spout_learns_on_its_worker_which_streams_bolts_of_columns_read(tmp_pa
         with running(topology(FileLines(find_files([tmp_path])), split(), count(), 2)) as cluster:
             cluster.run_until_idle()
             assert cluster.state("count") == wanted(some_lines(1, 50))
-            assert (cluster.counts("lines").acked, cluster.counts("lines").emitted) == (
-                messages,
-                50,
-            )
+            assert cluster.counts("lines").acked == messages
+            assert cluster.counts("lines").emitted == 50
 
 
 def test_a_batch_is_divided_as_its_rows_would_be_each_by_itself() -> None:
     from sparkstorm.data_plane.executor.column_runner import BatchEmitter, dividers_of
     from sparkstorm.data_plane.executor.emitter import Emitter
 
-    builder = TopologyBuilder()
-    builder.set_spout("spout", FeederSpout(["a", "b", "c"]))
+    builder = building(spout=FeederSpout(["a", "b", "c"]))
     for name, fields in (("one", ("a",)), ("both", ("a", "b")), ("any", ("c",))):
         builder.set_bolt(name, CountRows(), 5).fields_grouping("spout", *fields)
     built = builder.build()

@@ -24,7 +24,7 @@ from sparkstorm.data_plane.transport.base import Cursor, Entry
 from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.data_plane.worker.tasks.inbox import Inbox
 from sparkstorm.testing import FeederSpout, Nothing
-from tests.worker.building import Pass, chain
+from tests.worker.building import Collecting, Pass, chain
 from tests.worker.by_hand import Workers
 
 SOURCE = Source("spout", 1, "default", ("value",))
@@ -68,13 +68,10 @@ def test_a_position_is_saved_also_by_a_commit_that_opens_and_ends_no_tree() -> N
         assert set(spout.acked) == ({0, 1, 2} if is_tracked else set())
 
 
-class Refuse(Bolt):
+class Refuse(Collecting):
     """Fails what it gets."""
 
     outputs = ()
-
-    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
-        self.collector = collector
 
     def execute(self, tup: Tuple) -> None:
         self.collector.fail(tup)
@@ -170,10 +167,8 @@ def row_frame(*values: Any) -> bytes:
 
 
 def test_an_inbox_counts_the_bytes_of_all_frames_and_passes_none_that_waits() -> None:
-    inbox, frames = (
-        Inbox(7, Codec(), lambda task, stream: SOURCE),
-        [row_frame(1), row_frame(2, 3), row_frame(4)],
-    )
+    inbox = Inbox(7, Codec(), lambda task, stream: SOURCE)
+    frames = [row_frame(1), row_frame(2, 3), row_frame(4)]
     for number, frame in enumerate(frames[:2], 1):
         inbox.add(Entry(7, f"{number}-0", frame))
     with pytest.raises(MalformedFrameError):

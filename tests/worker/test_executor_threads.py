@@ -61,9 +61,8 @@ def test_with_a_thread_of_its_own_a_component_that_waits_holds_up_no_other(where
         cluster.kill_worker()
         spout.feed(["x"])
         cluster.run_until(lambda: len(set(spout.acked)) == 21)
-        assert sorted(capture.values) == [(n,) for n in range(1, 22)] and cluster.state(
-            "waits"
-        ) == {"x": 21}
+        assert sorted(capture.values) == [(n,) for n in range(1, 22)]
+        assert cluster.state("waits") == {"x": 21}
 
 
 def test_what_cannot_leave_the_loop_stays_in_it() -> None:

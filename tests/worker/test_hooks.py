@@ -189,9 +189,8 @@ def test_acks_of_a_later_epoch_are_told_too_and_a_component_may_have_hooks_of_it
         cluster.submit(chain(spout, Waits(), bolt_conf=own))
         spout.feed([7])
         cluster.advance(3)
-        assert [each for each in SEEN if each[1] != "execute"] == [
-            ("bolt", "ack", (7,))
-        ] and spout.acked == [0]
+        assert [each for each in SEEN if each[1] != "execute"] == [("bolt", "ack", (7,))]
+        assert spout.acked == [0]
 
 
 def test_a_hook_that_raises_is_reported_and_harms_nothing() -> None:
@@ -232,9 +231,8 @@ def test_a_shutdown_that_raises_is_reported_and_those_after_it_are_called() -> N
         )
         errors = cluster.data_plane.of(id).errors
         cluster.kill(wait_secs=0)
-    assert SEEN[-1] == ("shutdown",) and [error.text.partition(" (")[0] for error in errors] == [
-        "OSError: no such device"
-    ]
+    assert SEEN[-1] == ("shutdown",)
+    assert [error.text.partition(" (")[0] for error in errors] == ["OSError: no such device"]
 
 
 @pytest.mark.parametrize(

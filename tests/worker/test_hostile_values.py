@@ -211,6 +211,7 @@ def test_a_spout_without_memory_ends_its_worker() -> None:
 def test_a_bolt_may_report_one_that_it_has_borne() -> None:
     spout = FeederSpout(["value"])
     with ran(chain(spout, Reporting()), spout, [1]) as cluster:
+        assert spout.acked == [0]
         assert [
             failure.text.startswith("MemoryError: borne") for failure in cluster.topology().errors
         ] == [True]

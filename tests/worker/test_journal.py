@@ -127,7 +127,6 @@ def test_what_is_written_at_once_ends_its_sweep_in_the_same_commit() -> None:
 
 
 def test_an_entry_that_no_owner_writes_is_refused() -> None:
-    with pytest.raises(
-        StoreInconsistentError, match="journal of task 7 holds what no owner writes"
-    ):
+    sentence = "journal of task 7 holds what no owner writes"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         list(Journal(7, CODEC).read(TaskRecord(START, [CODEC.pack({"z": 1})], {})))

@@ -228,10 +228,8 @@ def test_a_gray_upgrade_keeps_the_backend() -> None:
         outline_of(topology, {"topology.workers": 1, "topology.acker.executors": 1, **conf})
         for conf in (MEMORY, LAZY)
     )
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"'count': topology.state.backend is lazy in the new code, memory runs",
-    ):
+    sentence = r"'count': topology.state.backend is lazy in the new code, memory runs"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         check_upgraded_outline("words", before, after, is_forced=True)
     check_upgraded_outline("words", after, after, is_forced=False)
 
@@ -313,9 +311,8 @@ def test_a_bolt_may_be_grouped_by_values_that_are_no_keys_of_a_state() -> None:
             for _ in range(20):
                 spout.feed([user, 1])
             cluster.run_until_idle()
-        assert {
-            slot.process.pid for slot in cluster.slots if slot.process
-        } == workers and not cluster.failures()
+        assert {slot.process.pid for slot in cluster.slots if slot.process} == workers
+        assert not cluster.failures()
         assert (
             sum(n for state in cluster.state_by_task("count").values() for n in state.values())
             == 100

@@ -148,10 +148,8 @@ def test_over_a_real_redis_a_slow_task_gets_less_too(
     own_redis: RedisServer, tmp_path: Path
 ) -> None:
     PLACES.clear()
-    spec, code = (
-        spec_of(tmp_path, own_redis),
-        pack_topology(limping("load_aware_shuffle", ReallyLimping(), Quiet())),
-    )
+    spec = spec_of(tmp_path, own_redis)
+    code = pack_topology(limping("load_aware_shuffle", ReallyLimping(), Quiet()))
     Path(spec.code_path).write_bytes(code)
     components = {
         1: "flood",
@@ -207,9 +205,8 @@ def test_ranges_have_the_same_tasks_live_and_in_a_replay() -> None:
     replayed = replay_locally(topology, rows)
     state = live.state("total")
     assert replayed.states["total"] == state
-    assert {key: place for key, (place, _) in state.items()} == {
-        key: key // 20 for key in range(60)
-    }
+    result = {key: place for key, (place, _) in state.items()}
+    assert result == {key: key // 20 for key in range(60)}
     assert sum(total for _, total in state.values()) == sum(range(300))
     assert replayed.warnings == ()
 
@@ -218,11 +215,8 @@ def test_an_initial_state_of_a_replay_begins_in_the_tasks_of_its_ranges() -> Non
     topology = by_ranges([10, 20])
     begun = {"total": {5: [0, 100], 15: [1, 100], 25: [2, 100]}}
     replayed = replay_locally(topology, {"spout": [[5, 1], [15, 1], [25, 1]]}, states=begun)
-    assert [dict(state) for _, state in sorted(replayed.states_by_task["total"].items())] == [
-        {5: [0, 101]},
-        {15: [1, 101]},
-        {25: [2, 101]},
-    ]
+    result = [dict(state) for _, state in sorted(replayed.states_by_task["total"].items())]
+    assert result == [{5: [0, 101]}, {15: [1, 101]}, {25: [2, 101]}]
 
 
 def test_a_tuple_whose_key_has_no_place_fails_where_it_was_sent_and_the_others_go_on() -> None:

@@ -78,11 +78,8 @@ def test_each_moment_belongs_to_one_state() -> None:
     loop.lap(BUSY, 137)
     loop.lap(COMMIT, 138)
     loop.lap(BUSY, 140)
-    assert {STATES[n]: us for n, us in enumerate(loop.spent_us) if us} == {
-        "busy": 9,
-        "commit": 1,
-        "idle": 30,
-    }
+    result = {STATES[n]: us for n, us in enumerate(loop.spent_us) if us}
+    assert result == {"busy": 9, "commit": 1, "idle": 30}
 
 
 def test_a_pause_counts_by_its_cause_and_goes_on_over_a_commit() -> None:
@@ -160,10 +157,8 @@ def test_a_spout_that_may_not_have_more_trees_open_is_paused_for_that() -> None:
 
 def test_an_inactive_topology_pauses_its_spouts_and_not_its_bolts() -> None:
     _, workers = feeding(1)
-    sending, running = (
-        workers.claim("a", ["spout"]),
-        workers.claim("b", ["bolt", "capture", "__acker"]),
-    )
+    sending = workers.claim("a", ["spout"])
+    running = workers.claim("b", ["bolt", "capture", "__acker"])
     sending.follow(SetStatus("INACTIVE"))
     running.follow(SetStatus("INACTIVE"))
     workers.step(sending, running, times=10)
@@ -191,18 +186,15 @@ def test_entries_and_rows_are_counted_by_stream_and_receiver() -> None:
     sending = workers.claim("a", ["spout"])
     running = workers.claim("b", ["bolt", "capture", "__acker"])
     workers.step(sending, running, times=10)
-    out, into = (
-        sending.progress.edges["spout", "default", "bolt"],
-        running.progress.edges["spout", "default", "bolt"],
-    )
+    out = sending.progress.edges["spout", "default", "bolt"]
+    into = running.progress.edges["spout", "default", "bolt"]
     assert (out.sent, out.consumed, out.entries) == (2, 0, 1)
     assert out.bytes > 0
     assert (into.sent, into.consumed, into.entries) == (0, 2, 0)
     local = running.progress.edges["bolt", "default", "capture"]
     assert local == EdgeCounts(2, 2, 0, 0)  # handed over within the worker
-    assert merge([sending.progress, running.progress]).edges[
-        "spout", "default", "bolt"
-    ] == EdgeCounts(2, 2, 1, out.bytes)
+    result = merge([sending.progress, running.progress]).edges["spout", "default", "bolt"]
+    assert result == EdgeCounts(2, 2, 1, out.bytes)
     assert sending.progress.commits == sending.commits[1]
     assert sending.progress.commit_bytes >= out.bytes
 
@@ -226,9 +218,8 @@ def test_a_record_of_an_older_version_has_no_times() -> None:
     parts = ormsgpack.unpackb(record.encode(), option=ormsgpack.OPT_NON_STR_KEYS)
     parts[0] = {task: values[:18] for task, values in parts[0].items()}
     old = ormsgpack.packb(parts[:6], option=ormsgpack.OPT_NON_STR_KEYS)
-    assert Progress.decode(old) == Progress(
-        {3: TaskCounts("a", executed=5)}, failures={Cause("a", "b", "c"): 1}
-    )
+    result = Progress.decode(old)
+    assert result == Progress({3: TaskCounts("a", executed=5)}, failures={Cause("a", "b", "c"): 1})
 
 
 def test_an_edge_of_an_older_version_has_no_rows_behind() -> None:

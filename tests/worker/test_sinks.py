@@ -229,10 +229,8 @@ def test_a_target_that_is_away_is_waited_for_and_named(call: str) -> None:
 @pytest.mark.parametrize("call", ["prepare", "commit", "recover"])
 def test_a_target_that_stays_away_ends_the_run_with_one_sentence(call: str) -> None:
     target = Target(away={call: 10_000})
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"'sink' .* waits for its target: .*given up after 5 s \(topology.sink.patience",
-    ):
+    sentence = r"'sink' .* waits for its target: .*given up after 5 s \(topology.sink.patience"
+    with pytest.raises(WorkerFailedError, match=sentence):
         run(Staging, target)
     assert target.calls.count(call) < 50  # the pauses grow
 
@@ -281,9 +279,8 @@ def test_a_replay_redirects_a_sink_or_mutes_it_and_never_runs_it() -> None:
     topology, _ = build(sink)
     assert replay_locally(topology, {"spout": [("a",)]})["sink!input"] == [("a",)]
     replay_locally(topology, {"spout": [("a",)]}, effects={"sink": Effects.MUTE})
-    with pytest.raises(
-        InvalidTopologyError, match="'sink' is a TransactionalSink, which cannot run in a replay"
-    ):
+    sentence = "'sink' is a TransactionalSink, which cannot run in a replay"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         replay_locally(topology, {"spout": [("a",)]}, effects={"sink": Effects.RUN})
 
 
@@ -295,12 +292,9 @@ def test_a_sink_declares_no_outputs_and_is_refused_without_its_phases() -> None:
     def words(tup: Any) -> Any:
         yield "a"
 
-    with pytest.raises(
-        InvalidTopologyError, match=r"Half has no method prepare; define prepare\(self, epoch\)"
-    ):
+    sentence = r"Half has no method prepare; define prepare\(self, epoch\)"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         TopologyBuilder().set_bolt("sink", Half())
-    with pytest.raises(
-        InvalidTopologyError,
-        match="'sink' is a TransactionalSink and emits nothing: drop its outputs",
-    ):
+    sentence = "'sink' is a TransactionalSink and emits nothing: drop its outputs"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         TopologyBuilder().set_bolt("sink", Staging(Shared(Target())), outputs=["x"])

@@ -10,12 +10,13 @@ import pytest
 
 from sparkstorm.api import BasicBolt, BasicOutputCollector, Bolt, StatefulBolt, Tuple
 from sparkstorm.common.errors import StoreInconsistentError
+from sparkstorm.common.model.failure import FailureKind
 from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.testing import CaptureBolt, FeederSpout, PoisonBolt, Shared, die
 from tests.topologies import Count, feed, ran, running
-from tests.worker.building import Collecting, Pass, chain
+from tests.worker.building import Collecting, Hoards, Pass, chain
 
 WORKERS = pytest.mark.parametrize("workers", [1, 2, 4])
 
@@ -36,10 +37,9 @@ def test_a_tuple_that_kills_its_worker_is_parked_after_three_deaths_and_the_rest
         assert spout.failed == [13]
         assert sorted(set(spout.acked)) == [n for n in range(30) if n != 13]
         (letter,) = cluster.dead_letters
-        assert (letter.values, letter.reason) == (
-            (13,),
-            "killed its worker 3 times; the last: exit status 1 (CRASHED)",
-        )
+        assert letter.values == (13,)
+        assert letter.failure.kind is FailureKind.KILLED
+        assert letter.reason == "killed its worker 3 times; the last: exit status 1 (CRASHED)"
         assert len(bolt.deaths.value) == 4  # once among others, unexplained, then three times alone
 
 
@@ -168,24 +168,6 @@ def test_a_journal_that_no_owner_writes_stops_the_worker_with_a_sentence() -> No
 # -- held inputs, positions, callbacks
 
 
-class Hoards(Collecting):
-    """Keeps everything until a tick, then acks."""
-
-    outputs = ()
-
-    def prepare(self, conf: Any, context: Any, collector: Any) -> None:
-        super().prepare(conf, context, collector)
-        self.kept: list[Tuple] = []
-
-    def execute(self, tup: Tuple) -> None:
-        if not tup.is_tick:
-            self.kept.append(tup)
-            return
-        for kept in self.kept:
-            self.collector.ack(kept)
-        self.kept = []
-
-
 @WORKERS
 def test_inputs_that_wait_for_their_ack_survive_any_number_of_deaths(workers: int) -> None:
     spout = FeederSpout()
@@ -207,13 +189,8 @@ def test_inputs_that_wait_for_their_ack_survive_any_number_of_deaths(workers: in
 
 def test_an_asynchronous_fail_after_a_restart_counts_the_tries_before_it() -> None:
     class FailsAtTicks(Hoards):
-        def execute(self, tup: Tuple) -> None:
-            if not tup.is_tick:
-                self.kept.append(tup)
-                return
-            for kept in self.kept:
-                self.collector.fail(kept, "later")
-            self.kept = []
+        def let_go(self, tup: Tuple) -> None:
+            self.collector.fail(tup, "later")
 
     spout = FeederSpout()
     with running(
@@ -224,9 +201,8 @@ def test_an_asynchronous_fail_after_a_restart_counts_the_tries_before_it() -> No
         cluster.advance(seconds=2.5)
         cluster.kill_worker("bolt")
         cluster.run_until_idle()
-        assert [(letter.attempts, letter.reason) for letter in cluster.dead_letters] == [
-            (4, "later")
-        ]
+        result = [(letter.attempts, letter.reason) for letter in cluster.dead_letters]
+        assert result == [(4, "later")]
         assert spout.failed == [0]
 
 
@@ -282,9 +258,8 @@ def test_a_callback_that_raises_is_reported_and_not_made_again() -> None:
     spout = Raises()
     with ran(chain(spout, Pass()), spout, ["x"], {"topology.workers": 2}) as cluster:
         assert spout.acked == [0]
-        assert [error.text.partition(" (")[0] for error in cluster.errors] == [
-            "ValueError: thanks, but no"
-        ]
+        result = [error.text.partition(" (")[0] for error in cluster.errors]
+        assert result == ["ValueError: thanks, but no"]
 
 
 # -- an orderly life

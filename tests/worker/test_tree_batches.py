@@ -47,12 +47,10 @@ Held = tuple[int, Tuple, int]
 
 class World:
     def __init__(self, seed: int, size: int, broken: str = "") -> None:
-        self.chance, self.ids, self.size, self.broken = (
-            random.Random(seed),
-            RandomIds(seed),
-            size,
-            broken,
-        )
+        self.chance = random.Random(seed)
+        self.ids = RandomIds(seed)
+        self.size = size
+        self.broken = broken
         self.worker_of = {task: task % 3 for task in range(4)}
         self.home = [1, 2]
         self.streams: dict[int, list[tuple[RowFrame, int]]] = {task: [] for task in self.worker_of}
@@ -308,9 +306,8 @@ class World:
             self.pending_journal.append(self.pending.take_delta())
             before, self.pending = self.pending, Pending()
             self.pending.load(*CODEC.unpack(CODEC.pack([self.pending_whole, self.pending_journal])))
-            assert sorted(open_messages(self.pending.snapshot()[0])) == sorted(
-                open_messages(before.snapshot()[0])
-            )
+            result = sorted(open_messages(self.pending.snapshot()[0]))
+            assert result == sorted(open_messages(before.snapshot()[0]))
             self.pending_whole, self.pending_journal = before.snapshot(), []
 
     def time_out(self) -> None:

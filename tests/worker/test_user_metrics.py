@@ -17,7 +17,6 @@ from sparkstorm.api import (
     OutputCollector,
     Spout,
     StatefulBolt,
-    TopologyBuilder,
     Tuple,
 )
 from sparkstorm.api.context import TopologyContext
@@ -27,7 +26,7 @@ from sparkstorm.control_plane.insight.sampler import Sampler
 from sparkstorm.data_plane.transport.progress import Progress, TaskCounts, merge
 from sparkstorm.replay.local import replay_locally
 from sparkstorm.testing import FeederSpout, LocalCluster, Shared
-from tests.topologies import feed, ran, running
+from tests.topologies import building, feed, ran, running
 
 
 class Counting(StatefulBolt):
@@ -80,8 +79,7 @@ class Held(Bolt):
 
 
 def chain(spout: Spout, first: Any, second: Any) -> Any:
-    builder = TopologyBuilder()
-    builder.set_spout("numbers", spout)
+    builder = building(numbers=spout)
     builder.set_bolt("first", first, 2).shuffle_grouping("numbers")
     builder.set_bolt("second", second, 2).shuffle_grouping("first")
     return builder.build()
@@ -105,11 +103,9 @@ def test_after_crashes_the_counts_equal_the_rows(seed: int) -> None:
         cluster.run_until_idle()
         first, second = cluster.metrics("first"), cluster.metrics("second")
         assert sum(each["rows"] for each in cluster.topology().states("first").values()) == rows
-        assert (first["rows"].value, first["marks"].value, first["sizes"].count) == (
-            rows,
-            2 * rows,
-            rows,
-        )
+        assert first["rows"].value == rows
+        assert first["marks"].value == 2 * rows
+        assert first["sizes"].count == rows
         assert first["sizes"].value == sum(range(rows))
         assert second["rows"].value == rows // 2
 
@@ -128,17 +124,14 @@ def test_the_read_model_has_them() -> None:
             (each.component, each.name, each.task): each
             for each in sampler.topology("metrics").user_metrics
         }
-        assert (
-            found["first", "rows", None].value == 30 and found["second", "rows", None].value == 15
-        )
+        assert found["first", "rows", None].value == 30
+        assert found["second", "rows", None].value == 15
         sizes = found["first", "sizes", None]
         assert (sizes.count, sizes.value, sum(sizes.buckets.values())) == (30, sum(range(30)), 30)
         gauges = [each for each in found.values() if each.kind == "gauge"]
-        assert (
-            len(gauges) == 2
-            and all(each.task is not None for each in gauges)
-            and 29 in {each.value for each in gauges}
-        )
+        assert len(gauges) == 2
+        assert all(each.task is not None for each in gauges)
+        assert 29 in {each.value for each in gauges}
 
 
 def test_a_replay_counts_the_same_as_a_live_run() -> None:
@@ -183,8 +176,7 @@ class Threaded(BasicBolt):
 
 def test_a_blocking_bolt_counts_each_row_once() -> None:
     spout = FeederSpout(["number"])
-    builder = TopologyBuilder()
-    builder.set_spout("numbers", spout)
+    builder = building(numbers=spout)
     builder.set_bolt("slow", Threaded(), 2).shuffle_grouping("numbers")
     with ran(builder.build(), spout, range(40), {"topology.workers": 2}) as cluster:
         assert cluster.metrics("slow")["rows"].value == 40
@@ -218,8 +210,7 @@ class PolledOnAThread(Polled):
 
 @pytest.mark.parametrize("spout", [Polled(), PolledOnAThread()], ids=["loop", "thread"])
 def test_a_spout_counts_what_it_has_emitted_and_rests_though_it_counts(spout: Spout) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("numbers", spout)
+    builder = building(numbers=spout)
     builder.set_bolt("held", Held()).shuffle_grouping("numbers")
     with running(builder.build(), {}) as cluster:
         for _ in range(200):
@@ -247,8 +238,7 @@ class Sampled(BasicBolt):
 
 def test_a_gauge_by_function_is_committed_though_the_worker_rests() -> None:
     depth, spout = Shared(3), FeederSpout(["number"])
-    builder = TopologyBuilder()
-    builder.set_spout("numbers", spout)
+    builder = building(numbers=spout)
     builder.set_bolt("sampled", Sampled(depth)).shuffle_grouping("numbers")
     with running(builder.build(), {}, is_lively=True) as cluster:
         cluster.advance(seconds=3)
@@ -286,8 +276,7 @@ def test_a_record_whose_metrics_are_none_is_not_trusted(metrics: Any) -> None:
 
 
 def test_a_source_that_only_counts_and_has_no_end_is_given_up_after_the_patience() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("numbers", PolledOnAThread())
+    builder = building(numbers=PolledOnAThread())
     builder.set_bolt("held", Held()).shuffle_grouping("numbers")
     with (
         running(builder.build(), thread_patience_secs=0.2) as cluster,

@@ -270,10 +270,8 @@ def test_a_kill_shows_as_its_signal(spawn: Spawn) -> None:
 def test_a_failed_prepare_says_so_and_leaves_the_users_frames_in_the_log(spawn: Spawn) -> None:
     watched = spawn("fails_to_start").start()
     assert watched.wait_exit() == ExitCode.FAILED_START
-    assert (
-        isinstance(watched.reports[-1], Exiting)
-        and "division by zero" in watched.reports[-1].reason
-    )
+    assert isinstance(watched.reports[-1], Exiting)
+    assert "division by zero" in watched.reports[-1].reason
     sentence, *frames = [line for line in last_lines(watched.log) if "xxx" not in line]
     assert sentence.endswith("bolt 'count': prepare raised ZeroDivisionError: division by zero")
     assert any("in prepare_of_user_code" in line for line in frames)
@@ -317,10 +315,8 @@ def test_an_entry_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
     try:
         watched = Watched(child, tmp_path / "worker.log").start()
         assert watched.wait_exit() == ExitCode.FAILED_START
-        assert (
-            isinstance(watched.reports[-1], Exiting)
-            and "no_such_module" in watched.reports[-1].reason
-        )
+        assert isinstance(watched.reports[-1], Exiting)
+        assert "no_such_module" in watched.reports[-1].reason
     finally:
         child.close()
 

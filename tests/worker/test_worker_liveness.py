@@ -17,7 +17,7 @@ from sparkstorm.data_plane.transport.frames import encode_rows
 from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, PoisonBolt, Shared
 from sparkstorm.testing.simulation import spend
 from tests.topologies import Count, feed, ran, running
-from tests.worker.building import Collecting, Pass, chain
+from tests.worker.building import Collecting, Hoards, Pass, chain
 
 
 class LongestStep:
@@ -178,21 +178,14 @@ def test_a_worker_that_starts_on_a_full_store_drains_it_though_its_spout_is_firs
 
 
 def test_a_bolt_that_emits_for_what_it_held_gets_through_a_full_store() -> None:
-    class Batches(Collecting):
+    class Batches(Hoards):
         """Emits when the clock says so: such a commit moves no cursor."""
 
-        def prepare(self, conf: Any, context: Any, collector: Any) -> None:
-            super().prepare(conf, context, collector)
-            self.kept: list[Tuple] = []
+        outputs = ("value",)
 
-        def execute(self, tup: Tuple) -> None:
-            if not tup.is_tick:
-                self.kept.append(tup)
-                return
-            for kept in self.kept:
-                self.collector.emit((kept[0],), kept)
-                self.collector.ack(kept)
-            self.kept = []
+        def let_go(self, tup: Tuple) -> None:
+            self.collector.emit((tup[0],), tup)
+            super().let_go(tup)
 
     spout = FeederSpout()
     with running(
