@@ -33,13 +33,8 @@ from sparkstorm.replay.tasks.chunks import DEAD, KEPT_STATE, ROWS, EdgeChunk
 from sparkstorm.streams.lookup import LookupBolt
 from tests.replay.bolts import FIELDS, Pass
 from tests.replay.conftest import MASTER, Session
-from tests.replay.test_time_warnings import (
-    compared,
-    differing,
-    kind_of,
-    outcomes_of_replay,
-    replay_options,
-)
+from tests.replay.test_time_warnings import compared, differing, outcomes_of_replay, replay_options
+from tests.replay.test_warnings import kind_of
 from tests.replay.timed_topologies import (
     COLLECTING,
     FOLDING,

@@ -70,9 +70,8 @@ def test_the_word_count_of_the_quickstart_runs() -> None:
     topology = WordCount()
     assert topology.components["count_bolt"].parallelism == 2  # type: ignore[attr-defined]
     done = complete_topology(topology)  # type: ignore[arg-type]
-    assert Counter(done["count_bolt"]) == Counter(
-        (word, n) for word in ("dog", "cat") for n in (1, 2, 3)
-    )
+    result = Counter(done["count_bolt"])
+    assert result == Counter((word, n) for word in ("dog", "cat") for n in (1, 2, 3))
 
 
 class Sorting(Bolt):
@@ -186,10 +185,8 @@ def test_batches_are_processed_at_ticks_and_acked_or_failed_whole() -> None:
         {"numbers": [[1], [2], [3], [4]]},
         conf={"topology.max.retries": 0},
     )
-    assert (
-        len(done.dead_letters) == 4
-        and "its batch failed: ValueError: too many" in done.dead_letters[0].failure.text
-    )
+    assert len(done.dead_letters) == 4
+    assert "its batch failed: ValueError: too many" in done.dead_letters[0].failure.text
 
 
 FAILS: Shared[list[Any]] = Shared([])

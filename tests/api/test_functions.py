@@ -90,14 +90,8 @@ def run(function: Callable[..., Any], *values: Any) -> Any:
 def test_word_count_of_three_functions(tasks: int) -> None:
     done = complete_topology(word_count(tasks))
     assert done.state("count") == {"to": 2, "be": 2, "or": 1, "not": 1}
-    assert sorted(done["count"]) == [
-        ("be", 1),
-        ("be", 2),
-        ("not", 1),
-        ("or", 1),
-        ("to", 1),
-        ("to", 2),
-    ]
+    result = sorted(done["count"])
+    assert result == [("be", 1), ("be", 2), ("not", 1), ("or", 1), ("to", 1), ("to", 2)]
     assert done.dead_letters == []
 
 
@@ -148,10 +142,8 @@ def test_types_of_fields_and_state_are_declared_as_in_a_class() -> None:
 
     component = one(typed).components["bolt"]
     assert component.streams["default"].types == {"word": "string", "n": "bigint"}
-    assert (component.instance.state_type, component.instance.state_key_type) == (
-        "bigint",
-        "string",
-    )
+    assert component.instance.state_type == "bigint"
+    assert component.instance.state_key_type == "string"
 
 
 def test_a_fold_emits_key_accumulator_and_last_millisecond() -> None:
@@ -262,10 +254,8 @@ def test_a_spout_function_that_returns_no_list_is_named() -> None:
     builder = TopologyBuilder()
     builder.set_spout("words", word)
     builder.set_bolt("count", count, inputs="words")
-    with pytest.raises(
-        Exception,
-        match=r"component 'words': function .*word \(test_functions.py, line \d+\) must return",
-    ):
+    sentence = r"component 'words': function .*word \(test_functions.py, line \d+\) must return"
+    with pytest.raises(Exception, match=sentence):
         complete_topology(builder.build())
 
 
@@ -291,11 +281,9 @@ def test_an_exception_fails_the_tuple_and_takes_back_its_rows_and_its_state() ->
 
     done = run(picky, "a", "bad", "b")
     (letter,) = done.dead_letters
-    assert (done["bolt"], done.state("bolt"), letter.values) == (
-        [("a",), ("b",)],
-        {"seen": 2},
-        ("bad",),
-    )
+    assert done["bolt"] == [("a",), ("b",)]
+    assert done.state("bolt") == {"seen": 2}
+    assert letter.values == ("bad",)
     line = line_of(picky, "raise ValueError")
     assert letter.reason == f"ValueError: cannot stand it (test_functions.py, line {line})"
 
@@ -318,9 +306,8 @@ def test_a_row_that_cannot_be_emitted_fails_the_tuple_at_its_yield() -> None:
     assert letter.reason.endswith(f"(test_functions.py, line {line_of(wrong, 'yield row[:]')})")
     assert "emitted 2 values for 1 field (word)" in letter.reason
     (letter,) = run(unknown, "a").dead_letters
-    assert "field 'word'" in letter.reason and letter.reason.endswith(
-        f"line {line_of(unknown, 'yield object')})"
-    )
+    assert "field 'word'" in letter.reason
+    assert letter.reason.endswith(f"line {line_of(unknown, 'yield object')})")
 
 
 def test_a_function_cannot_go_on_without_a_row_that_was_refused() -> None:
@@ -378,11 +365,8 @@ def test_functions_travel_by_value_and_by_import(
         else:
             assert pickle.loads(pickle.dumps(module.split)) is module.split
         _, make = open_topology(data, hashlib.sha256(data).hexdigest())
-        assert [make(id).outputs for id in ("lines", "split", "count")] == [
-            ("line",),
-            ("word",),
-            ("word", "n"),
-        ]
+        result = [make(id).outputs for id in ("lines", "split", "count")]
+        assert result == [("line",), ("word",), ("word", "n")]
         assert make("count").key_fields == ("word",)
         assert list(make("split").function({"line": "x,y"})) == ["x", "y"]
     finally:
@@ -572,24 +556,20 @@ def test_a_spout_function_must_not_be_a_generator_and_takes_nothing() -> None:
         assert said in str(refused.value)
     with pytest.raises(InvalidTopologyError, match="is declared with @bolt; add it with set_bolt"):
         TopologyBuilder().set_spout("words", split)  # type: ignore[arg-type]
-    with pytest.raises(
-        InvalidTopologyError, match=r'has no decorator; write @spout\("field", ...\) above it'
-    ):
+    sentence = r'has no decorator; write @spout\("field", ...\) above it'
+    with pytest.raises(InvalidTopologyError, match=sentence):
         TopologyBuilder().set_spout("words", generates_undecorated)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_decorated_is_no_component() -> None:
-    with pytest.raises(
-        TypeError, match="@bolt decorates functions, not a builtin_function_or_method"
-    ):
+    sentence = "@bolt decorates functions, not a builtin_function_or_method"
+    with pytest.raises(TypeError, match=sentence):
         bolt("word")(len)
     with pytest.raises(TypeError, match="no option 'any_order'; it has key, order_insensitive"):
         bolt("word", any_order=True)  # type: ignore[call-overload]
     partial = functools.partial(split)
-    with pytest.raises(
-        InvalidTopologyError,
-        match="component 'bolt': set_bolt needs an instance of Bolt or BasicBolt",
-    ):
+    sentence = "component 'bolt': set_bolt needs an instance of Bolt or BasicBolt"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         one(partial)
 
 
@@ -615,10 +595,8 @@ def test_a_function_is_decorated_once() -> None:
 
 
 def test_outputs_at_set_bolt_are_refused_for_a_function() -> None:
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"component 'bolt': .* names its fields in its decorator; drop outputs=",
-    ):
+    sentence = r"component 'bolt': .* names its fields in its decorator; drop outputs="
+    with pytest.raises(InvalidTopologyError, match=sentence):
         TopologyBuilder().set_bolt("bolt", split, outputs=["a", "b"])
 
 

@@ -214,10 +214,8 @@ def test_whatever_can_be_called_is_legal(name: str) -> None:
 def test_a_custom_grouping_is_checked_as_well() -> None:
     builder = TopologyBuilder()
     declarer = builder.set_bolt("mine", basic())
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"'mine': Mine\.choose_tasks\(self, values\) cannot .* write choose_tasks",
-    ):
+    sentence = r"'mine': Mine\.choose_tasks\(self, values\) cannot .* write choose_tasks"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         declarer.custom_grouping(
             "lines", type("Mine", (), {"choose_tasks": lambda self, values: []})()
         )

@@ -17,13 +17,13 @@ from sparkstorm.api import (
     StatefulBolt,
     Stream,
     Timer,
-    TopologyBuilder,
     TopologyContext,
     Tuple,
 )
 from sparkstorm.api.components import Conf
 from sparkstorm.api.windows import Duration, FoldingBolt, TimedBolt, Window
 from sparkstorm.common.model.topology import Topology
+from tests.topologies import building
 
 FIELDS = ("key", "value", "ts")
 
@@ -209,8 +209,7 @@ def one_bolt(
     bolt: Any, tasks: int = 1, fields: Sequence[str] = ("value",), is_global: bool = False
 ) -> Topology:
     """source -> bolt, by the first field or all to one task."""
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source(*fields))
+    builder = building(source=Source(*fields))
     declarer = builder.set_bolt("bolt", bolt, tasks)
     _ = (
         declarer.global_grouping("source")
@@ -222,8 +221,7 @@ def one_bolt(
 
 def word_count(splits: int = 2, counts: int = 3) -> Topology:
     """lines -> split -> count."""
-    builder = TopologyBuilder()
-    builder.set_spout("lines", Source("line"))
+    builder = building(lines=Source("line"))
     builder.set_bolt("split", Split(), splits).local_or_shuffle_grouping("lines")
     builder.set_bolt("count", Count(), counts).fields_grouping("split", "word")
     return builder.build()
@@ -231,8 +229,7 @@ def word_count(splits: int = 2, counts: int = 3) -> Topology:
 
 def many_streams() -> Topology:
     """Every grouping at once."""
-    builder = TopologyBuilder()
-    builder.set_spout("numbers", Source("n"))
+    builder = building(numbers=Source("n"))
     builder.set_bolt("sort", Sort(), 2).shuffle_grouping("numbers")
     builder.set_bolt("all", Sum(), 3).all_grouping("sort", "even").all_grouping("sort", "odd")
     builder.set_bolt("global", Sum(), 2).global_grouping("sort", "even").global_grouping(

@@ -332,10 +332,8 @@ def test_workers_moved_right_behind_the_seam_go_on_from_there(tmp_path: Path) ->
         cluster.submit(topology, CONF, from_checkpoint=tmp_path / "half")
         cluster.rebalance(workers=1, reassign=True)
         cluster.run_until_idle()
-        assert (
-            cluster.state("count") == expected_counts()
-            and cluster.state("seen") == expected_windows()
-        )
+        assert cluster.state("count") == expected_counts()
+        assert cluster.state("seen") == expected_windows()
 
 
 def test_a_store_that_has_lost_what_was_sown_is_not_counted_from(tmp_path: Path) -> None:
@@ -346,10 +344,8 @@ def test_a_store_that_has_lost_what_was_sown_is_not_counted_from(tmp_path: Path)
         for keys in cluster.topology().store.task_keys.values():
             keys.journal.clear()
         cluster.kill_worker()
-        with pytest.raises(
-            StoreInconsistentError,
-            match=r"a part of topology\.from\.checkpoint, but the store has it no more",
-        ):
+        sentence = r"a part of topology\.from\.checkpoint, but the store has it no more"
+        with pytest.raises(StoreInconsistentError, match=sentence):
             cluster.run_until_idle()
 
 
@@ -447,14 +443,11 @@ def test_components_that_only_one_side_has_are_named(
     back_fill_locally(less, tmp_path / "less", conf=CONF)
     back_fill_locally(topology, tmp_path / "more", conf=CONF)
     with LocalCluster() as cluster:
-        with pytest.raises(
-            CheckpointError, match="has nothing of 'seen', only of count, lines, total"
-        ):
+        sentence = "has nothing of 'seen', only of count, lines, total"
+        with pytest.raises(CheckpointError, match=sentence):
             cluster.submit(topology, CONF, from_checkpoint=tmp_path / "less")
-        with pytest.raises(
-            CheckpointError,
-            match="has what the bolt 'windows' kept, but the topology has no bolt of that id",
-        ):
+        sentence = "has what the bolt 'windows' kept, but the topology has no bolt of that id"
+        with pytest.raises(CheckpointError, match=sentence):
             cluster.submit(less, CONF, from_checkpoint=tmp_path / "more")
 
 
@@ -474,10 +467,8 @@ def test_a_source_that_gives_other_rows_the_second_time_ends_the_replay(tmp_path
     builder = TopologyBuilder()
     builder.set_spout("rows", Fickle([("a", 1)] * 3, fields=("key", "at_ms")))
     builder.set_bolt("count", Count()).fields_grouping("rows", "key")
-    with pytest.raises(
-        ReplayFailedError,
-        match=r"spout 'rows' \(task 1 of its own\) gave .* before it were 3 up to 3",
-    ):
+    sentence = r"spout 'rows' \(task 1 of its own\) gave .* before it were 3 up to 3"
+    with pytest.raises(ReplayFailedError, match=sentence):
         back_fill_locally(builder.build(), tmp_path / "half")
     assert not list(tmp_path.glob("half*"))
 
@@ -485,10 +476,8 @@ def test_a_source_that_gives_other_rows_the_second_time_ends_the_replay(tmp_path
 def test_bolts_whose_state_would_be_missing_are_refused(
     tmp_path: Path, files: list[tuple[str, int]]
 ) -> None:
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"bolt 'seen' keeps state but does not run in this replay \(mute\)",
-    ):
+    sentence = r"bolt 'seen' keeps state but does not run in this replay \(mute\)"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         back_fill_locally(
             build(files), tmp_path / "half", conf=CONF, effects={"seen": Effects.MUTE}
         )
@@ -504,8 +493,7 @@ def test_inputs_that_were_neither_acked_nor_failed_are_refused(
     builder = TopologyBuilder()
     builder.set_spout("lines", FileLines(files))
     builder.set_bolt("keeps", Keeps()).shuffle_grouping("lines")
-    with pytest.raises(
-        CheckpointError, match="'keeps' has 60 inputs that it has neither acked nor failed"
-    ):
+    sentence = "'keeps' has 60 inputs that it has neither acked nor failed"
+    with pytest.raises(CheckpointError, match=sentence):
         back_fill_locally(builder.build(), tmp_path / "half", effects={"keeps": Effects.RUN})
     assert not list(tmp_path.glob("half*"))

@@ -61,10 +61,8 @@ def test_history_given_as_a_frame_goes_on_at_the_positions_that_the_caller_names
     rows = [("ab"[n % 2], 300 * n) for n in range(40)]
     topology = timed(rows)
     frame = spark.createDataFrame(rows[:25], "key string, at_ms bigint")
-    with pytest.raises(
-        CheckpointError,
-        match="has its history from a frame and 1 tasks: positions must say where each of them",
-    ):
+    sentence = "has its history from a frame and 1 tasks: positions must say where each of them"
+    with pytest.raises(CheckpointError, match=sentence):
         back_fill(topology, spark, tmp_path / "half", inputs={"rows": frame}, conf=CONF)
     results = back_fill(
         topology,
@@ -85,9 +83,7 @@ def test_history_given_as_a_frame_goes_on_at_the_positions_that_the_caller_names
 
 def test_a_field_of_several_types_is_named(spark: SparkSession, tmp_path: Path) -> None:
     topology = timed([("a", 1), (2, 2)])
-    with pytest.raises(
-        ReplayFailedError,
-        match="spout 'rows', stream 'default', field 'key' holds values of several types",
-    ):
+    sentence = "spout 'rows', stream 'default', field 'key' holds values of several types"
+    with pytest.raises(ReplayFailedError, match=sentence):
         back_fill(topology, spark, tmp_path / "half", conf=CONF)
     assert not list(tmp_path.glob("half*"))

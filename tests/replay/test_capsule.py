@@ -114,9 +114,9 @@ def test_a_failed_tuple_of_a_run_becomes_a_test_that_fails_is_mended_and_passes(
     assert main(["capsule", str(letters), "7-0", "--to", str(capsule), "--pytest", *BUILT]) == 0
     test = tmp_path / "test_mean.py"
     before = run_pytest(test)
+    assert before.returncode == 1
     assert (
-        before.returncode == 1
-        and "ZeroDivisionError: integer division or modulo by zero (averages.py, line 10)"
+        "ZeroDivisionError: integer division or modulo by zero (averages.py, line 10)"
         in before.stdout
     )
     (tmp_path / "averages.py").write_text(

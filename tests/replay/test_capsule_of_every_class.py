@@ -294,11 +294,9 @@ def test_a_row_that_a_sink_cannot_write_fails_again_and_passes_with_another_sche
     capsule = tmp_path / f"one{ENDING}"
     write_capsule(capsule, letter)
     step = open_capsule(capsule).step(build(COLUMNS))
-    assert (
-        step.failure is not None
-        and step.failure.text == letter.reason
-        and "'no number'" in letter.reason
-    )
+    assert step.failure is not None
+    assert step.failure.text == letter.reason
+    assert "'no number'" in letter.reason
     assert open_capsule(capsule).step(build("key string, ts bigint, value string")).failure is None
     assert sorted((tmp_path / "out").rglob("*")) == files, "a step writes nothing"
 
@@ -308,10 +306,8 @@ def test_a_row_that_the_target_of_a_sink_refused_is_named_as_one(tmp_path: Path)
     failure = Failure(FailureKind.FAILED, "UNIQUE constraint failed: rows.key", "it", 2)
     capsule = tmp_path / f"one{ENDING}"
     write_capsule(capsule, DeadLetter(failure, "rows", 1, "default", FIELDS, ROW, 1))
-    with pytest.raises(
-        RecordingError,
-        match=r"the target of component 'it' refused this row .UNIQUE.*dead-letters replay",
-    ):
+    sentence = r"the target of component 'it' refused this row .UNIQUE.*dead-letters replay"
+    with pytest.raises(RecordingError, match=sentence):
         open_capsule(capsule).step(built)
 
 

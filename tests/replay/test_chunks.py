@@ -121,10 +121,8 @@ def test_rows_of_several_senders_are_read_by_time_then_sender_then_place(seed: i
     random = Random(seed)
     chunks: list[EdgeChunk] = []
     for number in range(4):
-        writer, at_ms = (
-            ChunkWriter(Codec(), number, is_timed=True),
-            random.choice([0, 0, 2_000 * number]),
-        )
+        writer = ChunkWriter(Codec(), number, is_timed=True)
+        at_ms = random.choice([0, 0, 2_000 * number])
         for stream in random.choice(["a", "ab"]) * 6:
             rows = []
             for _ in range(random.choice([1, 300, 2_500])):

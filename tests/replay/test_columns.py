@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import Stateful, TopologyBuilder, TopologyContext
+from sparkstorm.api import Stateful, TopologyContext
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.api.components import Conf
 from sparkstorm.common.errors import ReplayFailedError
@@ -34,6 +34,7 @@ from sparkstorm.replay.tasks.column_state import ColumnState
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Source, Timed, one_bolt
 from tests.replay.random_topologies import ByKey
+from tests.topologies import building
 
 
 class Double(ColumnBolt):
@@ -122,8 +123,7 @@ class BothWays(ColumnBolt):
 
 
 def topology(tasks: int = 2) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "value"))
+    builder = building(source=Source("key", "value"))
     builder.set_bolt("double", Double(), tasks).shuffle_grouping("source")
     builder.set_bolt("sum", SumByKey(), tasks + 1).fields_grouping("double", "key").fields_grouping(
         "double", "key", stream="odd"
@@ -265,8 +265,7 @@ def test_on_spark_batches_give_what_rows_give(spark: SparkSession) -> None:
 
 @pytest.mark.system
 def test_on_spark_timed_rows_reach_batch_bolts_in_order(spark: SparkSession) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("value", "ts"))
+    builder = building(source=Source("value", "ts"))
     builder.set_bolt("bolt", BothWays()).global_grouping("source")
     builder.set_bolt("timed", Timed()).global_grouping("bolt")
     frame = spark.createDataFrame(
@@ -291,8 +290,7 @@ TWICE = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
     ids=["map", "list", "time", "struct"],
 )
 def test_a_column_that_no_tuple_carries_fails_its_row_in_every_replay(column: pa.Array) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("value"))
+    builder = building(source=Source("value"))
     builder.set_bolt("emit", Emitting(column)).global_grouping("source")
     builder.set_bolt("count", Count()).global_grouping("emit")
     found = []
@@ -318,9 +316,8 @@ def test_every_method_of_a_memory_state_ends_the_columns_or_knows_them() -> None
     public |= {"__len__", "__contains__", "__iter__", "__getitem__", "__setitem__", "__delitem__"}
     public.remove("is_key")  # looks at the key alone
     public -= {"keep_changes", "holds"}  # of a live bolt's turn; no replay calls them
-    assert {
-        name for name in public if name not in vars(kind) and name not in vars(ColumnState)
-    } == set()
+    result = {name for name in public if name not in vars(kind) and name not in vars(ColumnState)}
+    assert result == set()
 
 
 def test_sums_of_batches_come_out_as_columns() -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import CombiningBolt, TopologyBuilder, Tuple
+from sparkstorm.api import CombiningBolt, Tuple
 from sparkstorm.api.columns import BatchCollector, ColumnBolt
 from sparkstorm.common.errors import ReplayFailedError
 from sparkstorm.common.model.topology import Topology
@@ -24,6 +24,7 @@ from sparkstorm.replay.tasks import combiner
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Source
 from tests.replay.random_topologies import Shift, random_rows
+from tests.topologies import building
 
 pytestmark = pytest.mark.sampled
 
@@ -91,8 +92,7 @@ class Halves(ColumnBolt):
 
 
 def topology(bolt: CombiningBolt, random: Random, middle: Any = None) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source(*FIELDS))
+    builder = building(source=Source(*FIELDS))
     builder.set_bolt(
         "middle", middle or random.choice((Shift(), Halves())), random.randint(1, 3)
     ).shuffle_grouping("source")
@@ -156,12 +156,10 @@ def test_rows_and_tuples_that_are_results_travel_as_they_are(middle: Any, output
 
 
 def test_a_failing_record_is_named_as_without_combining() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source(*FIELDS))
+    builder = building(source=Source(*FIELDS))
     builder.set_bolt("sum", Fussy()).fields_grouping("source", "key")
-    with pytest.raises(
-        ReplayFailedError, match=r"component 'sum' .*failed 4 times.*value=49.*no sevens"
-    ):
+    sentence = r"component 'sum' .*failed 4 times.*value=49.*no sevens"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay_locally(builder.build(), {"source": [*ROWS, ("k", 49, 0)]}, outputs=["sum!state"])
 
 
@@ -190,8 +188,7 @@ GIVEN: list[tuple[Any, Any]] = [
 
 
 def test_tuples_that_cannot_be_combined_fail_alone_as_live() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source(*FIELDS))
+    builder = building(source=Source(*FIELDS))
     builder.set_bolt("sum", Given()).global_grouping("source")
     rows = {"source": [("", at, 0) for at in range(len(GIVEN))]}
     conf = {"topology.max.retries": 0}

@@ -117,9 +117,8 @@ def test_spark_gives_what_the_local_twin_gives(
             }
             for row in results[name].collect():
                 found[row.task][_key(row.key)] = row.value
-            assert merged(topology, component, found) == merged(
-                topology, component, local.states_by_task[component]
-            )
+            result = merged(topology, component, found)
+            assert result == merged(topology, component, local.states_by_task[component])
         else:
             cells = (tuple(map(read_value, row)) for row in results[name].collect())
             assert multiset(map(_plain, cells)) == multiset(local[name]), name

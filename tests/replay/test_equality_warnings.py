@@ -40,6 +40,7 @@ from sparkstorm.streams.lookup import LookupBolt
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Source
 from tests.replay.random_topologies import ByKey
+from tests.topologies import building
 
 ROWS = [("a", 1), ("b", 9), ("a", 3)]  # out of order by 6 ms
 
@@ -331,8 +332,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def test_what_fold_and_firing_windows_share_is_warned_of_even_behind_one_sender(
     bolt: Any, is_told: bool
 ) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts"))
+    builder = building(source=Source("key", "ts"))
     builder.set_bolt("bolt", window(bolt, lag_ms=6)).global_grouping("source")
     found = replay_locally(builder.build(), {"source": ROWS}).warnings
     assert [w.cause for w in found] == ["firings"] * is_told
@@ -347,8 +347,7 @@ def test_a_cause_of_difference_warns_by_its_name_and_component(cause: str) -> No
 
 
 def test_rows_that_reach_no_result_are_accounted_for() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts"))
+    builder = building(source=Source("key", "ts"))
     builder.set_bolt("forgetful", Forgetful()).shuffle_grouping("source")
     builder.set_bolt("sizes", window(Sizes(), lag_ms=2)).global_grouping("forgetful")
     rows = [("a", 10 * n) for n in range(1, 20)] + [("a", 4), ("a", 5)]
@@ -457,9 +456,8 @@ def test_warnings_of_windows_follow_from_the_times_that_were_seen(
 
 def test_tuples_of_the_same_time_in_one_window_are_warned_about() -> None:
     built = topology(window(Sizes(), lag_ms=8), Grouping("global"), between=Again())
-    assert [w.cause for w in replay_locally(built, {"source": [*ROWS, ("c", 3)]}).warnings] == [
-        "order of senders"
-    ]
+    result = [w.cause for w in replay_locally(built, {"source": [*ROWS, ("c", 3)]}).warnings]
+    assert result == ["order of senders"]
 
 
 @pytest.mark.parametrize(("tasks", "causes"), [(1, []), (3, ["late data"])])
@@ -469,8 +467,7 @@ def test_rows_divided_among_tasks_keep_the_order_of_one_sender(
     """Two bolts of two tasks behind each other mix the rows of a long history; one bolt only
     divides them.
     """
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts"))
+    builder = building(source=Source("key", "ts"))
     builder.set_bolt("one", Again(), 1 if tasks == 1 else 2).shuffle_grouping("source")
     builder.set_bolt("two", Again(), 2).shuffle_grouping("one")
     builder.set_bolt("last", window(Orderless(), lag_ms=6)).global_grouping("two")
@@ -507,20 +504,17 @@ def test_windows_behind_windows_warn_when_results_are_older_than_what_was_announ
     """Windows fire in the order of time, whatever the order of their tuples; announced is the end
     of the one that fires.
     """
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts"))
+    builder = building(source=Source("key", "ts"))
     builder.set_bolt("mix", Again(), 2).shuffle_grouping("source")
     builder.set_bolt("first", window(first, lag_ms=1000), 1).global_grouping("mix")
     builder.set_bolt("second", window(Orderless(), lag_ms=lag_ms)).global_grouping("first")
     results = replay_locally(builder.build(), {"source": [("a", 7 * n) for n in range(100)]})
-    assert [(w.component, w.cause) for w in results.warnings] == [
-        ("second", cause) for cause in causes
-    ]
+    result = [(w.component, w.cause) for w in results.warnings]
+    assert result == [("second", cause) for cause in causes]
 
 
 def test_the_order_of_one_sender_is_no_chance() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts"))
+    builder = building(source=Source("key", "ts"))
     builder.set_bolt("last", Last(), 2).fields_grouping("source", "key")
     assert replay_locally(builder.build(), {"source": ROWS}).warnings == ()
 
@@ -544,8 +538,7 @@ def test_what_is_looked_up_depends_on_the_moment_and_not_on_a_field_or_the_order
 def test_coroutines_that_pass_each_other_make_the_order_of_one_sender_chance(
     bolt: Bolt, causes: list[str]
 ) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts"))
+    builder = building(source=Source("key", "ts"))
     builder.set_bolt("awaits", bolt).global_grouping("source")
     builder.set_bolt("last", Last()).global_grouping("awaits")
     found = replay_locally(builder.build(), {"source": ROWS}).warnings
@@ -554,9 +547,7 @@ def test_coroutines_that_pass_each_other_make_the_order_of_one_sender_chance(
 
 def test_the_order_of_senders_does_change_a_result() -> None:
     """The warning is earned: a live run ends with another tuple than the replay."""
-    builder = TopologyBuilder()
-    builder.set_spout("left", Source("key", "ts"))
-    builder.set_spout("right", Source("key", "ts"))
+    builder = building(left=Source("key", "ts"), right=Source("key", "ts"))
     builder.set_bolt("slow", Again(), 3).shuffle_grouping("left")
     builder.set_bolt("last", Last()).global_grouping("slow").global_grouping("right")
     rows = {"left": [(f"l{n}", n) for n in range(40)], "right": [(f"r{n}", n) for n in range(40)]}
@@ -568,8 +559,7 @@ def test_the_order_of_senders_does_change_a_result() -> None:
 def test_floats_of_a_bolt_without_order_are_told_even_behind_one_sender() -> None:
     """Spark may bring its data in another order than the live one."""
     for bolt, is_told in ((OrderedHalves(), False), (Halves(), True)):
-        builder = TopologyBuilder()
-        builder.set_spout("source", Source("key", "ts"))
+        builder = building(source=Source("key", "ts"))
         builder.set_bolt("bolt", bolt, 2).fields_grouping("source", "key")
         found = replay_locally(builder.build(), {"source": ROWS}).warnings
         assert ("float sums" in {w.cause for w in found}) is is_told
@@ -734,8 +724,7 @@ def _random_value(tup: Tuple) -> Any:
 
 def test_functions_that_use_chance_or_the_clock_are_named() -> None:
     for function, cause in ((by_chance, "chance"), (by_wall_clock, "wall clock")):
-        builder = TopologyBuilder()
-        builder.set_spout("source", Source("key", "ts"))
+        builder = building(source=Source("key", "ts"))
         builder.set_bolt("bolt", function).shuffle_grouping("source")
         found = replay_locally(builder.build(), {"source": ROWS})
         assert [w.cause for w in found.warnings] == [cause]
@@ -804,8 +793,7 @@ class Turning(Chooser):
 def test_a_direct_tuple_goes_where_its_values_say_if_its_sender_knows_nothing_else(
     chooser: Any, grouping: str, is_sure: bool
 ) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts", "value"))
+    builder = building(source=Source("key", "ts", "value"))
     getattr(builder.set_bolt("chooser", chooser, 2), f"{grouping}_grouping")(
         "source", *(["key"] if grouping == "fields" else [])
     )

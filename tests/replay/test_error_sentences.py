@@ -21,7 +21,6 @@ from sparkstorm.api import (
     BasicOutputCollector,
     Duration,
     StatefulBolt,
-    TopologyBuilder,
     Tuple,
 )
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
@@ -34,6 +33,7 @@ from sparkstorm.replay.arrow_map import ReadByParts
 from sparkstorm.replay.failures import told_shortly
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Count, Picky, Source, one_bolt
+from tests.topologies import building
 from tests.windowing.driving import Merging
 
 pytestmark = pytest.mark.sampled
@@ -107,21 +107,16 @@ def test_actions_on_derived_frames_and_writers_have_it_as_their_second_and_last_
 def test_what_is_no_frame_is_named(values: DataFrame) -> None:
     topology = one_bolt(Count())
     for given in ([("a",)], None, "values", 5):
-        with pytest.raises(
-            InvalidTopologyError,
-            match=r"^input 'source' is a \w+, not a DataFrame: .*replay_locally",
-        ):
+        sentence = r"^input 'source' is a \w+, not a DataFrame: .*replay_locally"
+        with pytest.raises(InvalidTopologyError, match=sentence):
             replay(topology, {"source": given})  # type: ignore[dict-item]
-    with pytest.raises(
-        InvalidTopologyError, match=r"^the initial state of 'bolt' is a dict, not a DataFrame"
-    ):
+    sentence = r"^the initial state of 'bolt' is a dict, not a DataFrame"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         replay(topology, {"source": values}, states={"bolt": {"a": 1}})
     with pytest.raises(InvalidTopologyError, match=r"^inputs are a DataFrame: write"):
         replay(topology, values)  # type: ignore[arg-type]
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"^input 'source' is a \w+, not a list of rows; replay\(...\) takes",
-    ):
+    sentence = r"^input 'source' is a \w+, not a list of rows; replay\(...\) takes"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         replay_locally(topology, {"source": values})  # type: ignore[dict-item]
 
 
@@ -131,10 +126,8 @@ def test_a_damaged_file_is_named(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.read.schema("value string").parquet(str(tmp_path))
     for types in (None, {"bolt": "value string"}):
         result = replay(one_bolt(Picky("z")), {"source": frame}, types=types)
-        with pytest.raises(
-            ReplayFailedError,
-            match=r"^Spark cannot read file:.*x\.parquet \(.*\): the file is damaged.*format$",
-        ):
+        sentence = r"^Spark cannot read file:.*x\.parquet \(.*\): the file is damaged.*format$"
+        with pytest.raises(ReplayFailedError, match=sentence):
             result.run()
 
 
@@ -149,17 +142,14 @@ def test_a_mapping_with_one_key_twice_is_named_by_input_and_column(
         {"value": ["a", "b"], "tags": pa.array([[[("a", 1)]], [[("a", 1), ("a", 2)]]], kind)}
     )
     pq.write_table(table, tmp_path / "tags.parquet")
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("value", "tags"))
+    builder = building(source=Source("value", "tags"))
     adder = builder.set_bolt("bolt", Count(), 2)
     adder.shuffle_grouping("source") if grouping == "shuffle" else adder.fields_grouping(
         "source", "value"
     )
     frame = spark.read.parquet(str(tmp_path / "tags.parquet"))
-    with pytest.raises(
-        ReplayFailedError,
-        match=r"^input 'source', column 'tags': a map with one key twice; make its keys differ",
-    ):
+    sentence = r"^input 'source', column 'tags': a map with one key twice; make its keys differ"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay(builder.build(), {"source": frame}).run()
 
 
@@ -197,8 +187,7 @@ def test_times_of_every_year_are_read_in_every_zone_of_a_session(
 @pytest.mark.system
 @pytest.mark.parametrize("field", ["a`b", "a.b"])
 def test_fields_may_have_any_name(spark: SparkSession, field: str) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source(field))
+    builder = building(source=Source(field))
     builder.set_bolt("bolt", Picky("z"), 2).fields_grouping("source", field)
     frame = spark.createDataFrame([(1,), (2,)], [field])
     for time in (None, field):
@@ -230,10 +219,8 @@ def test_a_module_that_executors_lack_is_named_with_the_mend(
 
 def test_whatever_spark_says_is_one_line_on_the_command_line() -> None:
     stack = "An error occurred while calling o1.count.\n: org.apache.spark.SparkException: Job aborted.\n\tat a.b.C(D.scala:1)\n"
-    assert (
-        str(told_shortly(ValueError(stack)))
-        == "Spark failed: org.apache.spark.SparkException: Job aborted."
-    )
+    result = str(told_shortly(ValueError(stack)))
+    assert result == "Spark failed: org.apache.spark.SparkException: Job aborted."
     missing = "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'sparkstorm'\n"
     assert str(told_shortly(ValueError(missing))).startswith(
         "executors have no module 'sparkstorm': install it there"
@@ -258,8 +245,7 @@ def reading(spark: SparkSession, tmp_path: Path) -> Any:
 
 
 def lines() -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", Source("line"))
+    builder = building(lines=Source("line"))
     builder.set_bolt("count", Count()).fields_grouping("lines", "line")
     return builder.build()
 
@@ -270,10 +256,8 @@ def test_an_input_folder_without_files_is_a_mistake(reading: Any, tmp_path: Path
         reading()
     (tmp_path / "in" / "_part").mkdir()
     (tmp_path / "in" / "_part" / "x.txt").write_text("a")
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"no files in .* but 1 whose own or folder's name begins with _ or",
-    ):
+    sentence = r"no files in .* but 1 whose own or folder's name begins with _ or"
+    with pytest.raises(InvalidConfigError, match=sentence):
         reading()
 
 
@@ -324,19 +308,15 @@ class PerTask(StatefulBolt):
 
 
 def test_equal_keys_of_several_tasks_are_not_merged_in_silence() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("value"))
+    builder = building(source=Source("value"))
     builder.set_bolt("bolt", PerTask(), 2).all_grouping("source")
     builder.set_bolt("other", PerTask(), 2).fields_grouping("source", "value")
     rows = {"source": [("a",), ("a",), ("b",)]}
-    live, replayed = (
-        complete_topology(builder.build(), rows),
-        replay_locally(builder.build(), rows, name="test"),
-    )
+    live = complete_topology(builder.build(), rows)
+    replayed = replay_locally(builder.build(), rows, name="test")
     for state in (live.state, replayed.states.__getitem__):
-        with pytest.raises(
-            ValueError, match=r"^tasks \d and \d of 'bolt' both have the key '[ab]' .*state_by_task"
-        ):
+        sentence = r"^tasks \d and \d of 'bolt' both have the key '[ab]' .*state_by_task"
+        with pytest.raises(ValueError, match=sentence):
             state("bolt")
         assert state("other") == {"a": 2, "b": 1}
     for by_task in (live.state_by_task("bolt"), replayed.states_by_task["bolt"]):
@@ -347,8 +327,7 @@ def test_equal_keys_of_several_tasks_are_not_merged_in_silence() -> None:
 def test_windows_that_keep_nothing_leave_no_folder_of_states(
     spark: SparkSession, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "ts", "value"))
+    builder = building(source=Source("key", "ts", "value"))
     bolt = (
         Merging()
         .with_tumbling_window(Duration.millis(10))

@@ -33,9 +33,8 @@ def test_partitions_in_their_order_are_measured_as_one_sequence(
 ) -> None:
     whole = [at_ms for times in partitions for at_ms in times]
     evidence = evidence_of(partitions)
-    assert evidence.behind_in_sequence(OUTPUT) == max(
-        (max(whole[: n + 1]) - at for n, at in enumerate(whole)), default=0
-    )
+    result = evidence.behind_in_sequence(OUTPUT)
+    assert result == max((max(whole[: n + 1]) - at for n, at in enumerate(whole)), default=0)
     assert evidence.span(OUTPUT) == (max(whole) - min(whole) if whole else 0)
     each = [max(times[: n + 1]) - at for times in partitions for n, at in enumerate(times)]
     assert evidence.behind_in_partitions(OUTPUT) == max(each, default=0)

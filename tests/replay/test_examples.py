@@ -62,10 +62,8 @@ def test_file_times_are_the_same_live_and_replayed_with_late_files(tmp_path: Pat
         EventTime("changed_ms", in_order=False),
     )
     live = complete_topology(topology)  # its own spout, over the same files
-    assert (
-        replayed == {id: dict(live.state(id)) for id in ("months", "largest", "late")}
-        and live.dead_letters == []
-    )
+    assert replayed == {id: dict(live.state(id)) for id in ("months", "largest", "late")}
+    assert live.dead_letters == []
     assert replayed["late"]["files"] > 3 and len(replayed["largest"]) == 2
 
 
@@ -82,11 +80,9 @@ def test_the_word_count_is_the_same_live_and_replayed_over_sources_of_the_standa
     topology = job.build([path for path, _ in find_files([folder], "*.py")])
     replayed = states(topology, lines, "lines", None)
     live = complete_topology(topology)
-    assert (
-        replayed["count"] == dict(live.state("count"))
-        and replayed["count"]["def"] > 20
-        and live.dead_letters == []
-    )
+    assert replayed["count"] == dict(live.state("count"))
+    assert replayed["count"]["def"] > 20
+    assert live.dead_letters == []
 
 
 def replay_history(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

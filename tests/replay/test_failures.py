@@ -85,10 +85,8 @@ class CannotPrepare(BasicBolt):
 
 
 def test_a_failing_record_is_named_with_its_component_and_task() -> None:
-    with pytest.raises(
-        ReplayFailedError,
-        match=r"component 'bolt' \(task 2\) failed 4 times.*value='b'.*not this one",
-    ):
+    sentence = r"component 'bolt' \(task 2\) failed 4 times.*value='b'.*not this one"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay_locally(one_bolt(Picky("b")), {"source": VALUES})
 
 
@@ -115,17 +113,14 @@ def test_a_value_that_cannot_travel_is_named_by_its_field(skip_bad: bool) -> Non
         results = replay_locally(topology, {"source": VALUES}, skip_bad=True)
         assert "field 'bad'" in results.dead_letters[0].reason and len(results.dead_letters) == 3
     else:
-        with pytest.raises(
-            ReplayFailedError,
-            match=r"component 'bolt' \(task 2\) failed .* stream 'default', field 'bad'",
-        ):
+        sentence = r"component 'bolt' \(task 2\) failed .* stream 'default', field 'bad'"
+        with pytest.raises(ReplayFailedError, match=sentence):
             replay_locally(topology, {"source": VALUES})
 
 
 def test_a_bolt_that_cannot_be_prepared_is_named() -> None:
-    with pytest.raises(
-        ReplayFailedError, match=r"component 'bolt' \(task 2\) could not be prepared.*no such model"
-    ):
+    sentence = r"component 'bolt' \(task 2\) could not be prepared.*no such model"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay_locally(one_bolt(CannotPrepare()), {"source": VALUES}, effects={"bolt": Effects.RUN})
 
 
@@ -156,9 +151,8 @@ def test_a_caller_that_calls_a_bolt_idempotent_gives_it_keys_and_nobody_else_has
         one_bolt(Asks(), 2), {"source": VALUES * 3}, effects={"bolt": Effects.IDEMPOTENT}
     )["bolt"]
     assert len({key for key, _ in found}) == 9
-    with pytest.raises(
-        ReplayFailedError, match=r"component 'bolt' calls effect_key\(\), but is not idempotent"
-    ):
+    sentence = r"component 'bolt' calls effect_key\(\), but is not idempotent"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay_locally(one_bolt(Asks(), 2), {"source": VALUES})
 
 
@@ -231,33 +225,27 @@ class Putting(StatefulBolt):
 def test_a_state_that_cannot_be_written_is_named_and_its_record_can_be_skipped(
     put: Any, said: str
 ) -> None:
-    with pytest.raises(
-        ReplayFailedError,
-        match=rf"state of component 'bolt' \(task \d\): .*{said}.*; skip_bad names",
-    ):
+    sentence = rf"state of component 'bolt' \(task \d\): .*{said}.*; skip_bad names"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay_locally(one_bolt(Putting(put)), {"source": VALUES})
     results = replay_locally(one_bolt(Putting(put)), {"source": VALUES}, skip_bad=True)
-    assert results.states["bolt"] == {"inputs": 2} and [
-        letter.values for letter in results.dead_letters
-    ] == [("b",)]
+    assert results.states["bolt"] == {"inputs": 2}
+    assert [letter.values for letter in results.dead_letters] == [("b",)]
 
 
 @pytest.mark.system
 def test_on_spark_the_record_is_named_and_can_be_skipped(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(f"v{n}",) for n in range(200)], "value string")
-    with pytest.raises(
-        Exception, match=r"component 'bolt' \(task \d\) failed 4 times.*v77.*not this one"
-    ):
+    sentence = r"component 'bolt' \(task \d\) failed 4 times.*v77.*not this one"
+    with pytest.raises(Exception, match=sentence):
         replay(one_bolt(Picky("v77"), 2), {"source": frame}, types={"bolt": "value string"})[
             "bolt"
         ].collect()
     results = replay(one_bolt(Picky("v77"), 2), {"source": frame}, skip_bad=True)
     assert results["bolt"].count() == 199
     (letter,) = results.dead_letters
-    assert (letter.component, letter.fields, letter.values, letter.attempts) == (
-        "bolt",
-        ("value",),
-        ("v77",),
-        4,
-    )
+    assert letter.component == "bolt"
+    assert letter.fields == ("value",)
+    assert letter.values == ("v77",)
+    assert letter.attempts == 4
     assert letter.reason.startswith("ValueError: not this one (bolts.py, line ")

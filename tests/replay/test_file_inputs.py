@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicOutputCollector, StatefulBolt, Tuple
 from sparkstorm.common.errors import InvalidConfigError, ReplayFailedError, WorkerFailedError
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.common.model.values.tagged import read_value
@@ -31,6 +31,7 @@ from sparkstorm.replay.job import RunSettings, make_job
 from sparkstorm.replay.replay import start
 from sparkstorm.replay.results.value_cells import as_values
 from sparkstorm.testing import complete_topology
+from tests.topologies import building
 
 FIELDS = {
     "name": "string",
@@ -54,8 +55,7 @@ class Kept(StatefulBolt):
 
 
 def topology(source: Source) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("source", source)
+    builder = building(source=source)
     kept = builder.set_bolt("kept", Kept()).global_grouping("source")
     if isinstance(source, Files):
         kept.global_grouping("source", "bad")
@@ -312,8 +312,7 @@ def test_a_replay_on_spark_has_the_rows_and_bad_records_of_its_source(
     for number in range(6):
         (tmp_path / f"{number}.json").write_bytes(json_data(random) + json_data(random))
     source = Files(str(tmp_path), "json", FIELDS)
-    builder = TopologyBuilder()
-    builder.set_spout("source", source)
+    builder = building(source=source)
     builder.set_bolt("kept", Kept(), 3).fields_grouping("source", "share").global_grouping(
         "source", "bad"
     )
@@ -325,9 +324,8 @@ def test_a_replay_on_spark_has_the_rows_and_bad_records_of_its_source(
     options = ReplayOptions(outputs=["kept", "source"])
     results = start(built, inputs if is_read_by_tasks else frames, options)
     expected = complete_topology(built, {})
-    assert Counter(row.text for row in results["kept"].collect()) == Counter(
-        text for (text,) in expected["kept"]
-    )
+    result = Counter(row.text for row in results["kept"].collect())
+    assert result == Counter(text for (text,) in expected["kept"])
     assert results["source"].count() == len(expected["source"])
     shares = [read_value(row.share) for row in results["source"].collect()]
     assert Counter(map(repr, shares)) == Counter(repr(row[2]) for row in expected["source"])
@@ -353,15 +351,13 @@ def test_spark_reads_the_same_old_dates_and_times(
 def test_a_field_of_any_type_may_be_the_event_time(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a").write_text('{"at": 3}\n{"at": 1}\n{"at": 2}\n')
     source = Files(str(tmp_path), "json", ["at"])
-    builder = TopologyBuilder()
-    builder.set_spout("source", source)
+    builder = building(source=source)
     builder.set_bolt("kept", Kept()).global_grouping("source")
     job = make_job(ReplayOptions().plan(builder.build()), RunSettings(), is_local=True)
     read = FilesInput(spark, FileInput(job, "source", str(tmp_path), source), source)
     results = replay(builder.build(), {"source": read.frame()}, event_time="at", outputs=["kept"])
-    assert [row.text for row in results["kept"].collect()] == [
-        f"default ({at},)" for at in (1, 2, 3)
-    ]
+    result = [row.text for row in results["kept"].collect()]
+    assert result == [f"default ({at},)" for at in (1, 2, 3)]
 
 
 @pytest.mark.system

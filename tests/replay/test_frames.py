@@ -64,12 +64,8 @@ def test_every_type_of_the_closed_set_goes_through(spark: SparkSession) -> None:
 
 def test_an_empty_frame_gives_empty_results(spark: SparkSession) -> None:
     results = replay(word_count(), {"lines": spark.createDataFrame([], "line string")})
-    assert {name: frame.count() for name, frame in results.items()} == {
-        "lines": 0,
-        "split": 0,
-        "count": 0,
-        "count!state": 0,
-    }
+    result = {name: frame.count() for name, frame in results.items()}
+    assert result == {"lines": 0, "split": 0, "count": 0, "count!state": 0}
     assert results["count"].columns == ["word", "count"]
 
 
@@ -90,11 +86,8 @@ def test_unsorted_events_come_in_the_order_of_their_times(spark: SparkSession, k
     if kind == "timestamp":
         frame = frame.selectExpr("value", "timestamp_millis(ts) as ts")
     results = replay(timed("value", "ts"), {"source": frame}, event_time="ts")
-    assert [tuple(row)[:2] for row in results["bolt"].collect()] == [
-        ("a", 1000),
-        ("b", 2000),
-        ("c", 3000),
-    ]
+    result = [tuple(row)[:2] for row in results["bolt"].collect()]
+    assert result == [("a", 1000), ("b", 2000), ("c", 3000)]
 
 
 def test_a_late_row_stays_late_when_rows_keep_their_places(spark: SparkSession) -> None:
@@ -126,9 +119,8 @@ def test_a_row_without_a_time_is_named_or_put_aside(spark: SparkSession) -> None
         replay(timed("value"), {"source": frame}, event_time="ts").run()
     results = replay(timed("value"), {"source": frame}, event_time="ts", skip_bad=True)
     assert [row.value for row in results["bolt"].collect()] == ["a"]
-    assert [(row.component, row.reason) for row in results.dead_letters] == [
-        ("source", "no event time")
-    ]
+    result = [(row.component, row.reason) for row in results.dead_letters]
+    assert result == [("source", "no event time")]
 
 
 def test_a_final_state_is_fit_to_be_the_first_state_of_the_rest(spark: SparkSession) -> None:

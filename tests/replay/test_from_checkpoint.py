@@ -139,9 +139,8 @@ def test_a_back_fill_from_a_savepoint_goes_on_live_as_one_uninterrupted_run(
         name = id if stream == "default" else f"{id}:{stream}"
         found = [*before.values_of(id, stream), *middle[name], *after.values_of(id, stream)]
         assert Counter(map(repr, found)) == Counter(map(repr, whole[name])), name
-    assert {id: state for id, state in states.items() if state} == {
-        id: state for id, state in whole.states.items() if state
-    }
+    result = {id: state for id, state in states.items() if state}
+    assert result == {id: state for id, state in whole.states.items() if state}
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["from data", "from a bolt"])
@@ -219,9 +218,8 @@ def test_a_task_that_gets_no_rows_keeps_the_clocks_that_it_began_with(tmp_path: 
 def test_a_checkpoint_that_cannot_be_continued_is_named(tmp_path: Path) -> None:
     topology, data = chain(*SHAPES["tumbling"]()), rows(0)
     live_to(tmp_path / "saved", topology, data, 50, 0)
-    with pytest.raises(
-        InvalidTopologyError, match="begins with states or from_checkpoint, not both"
-    ):
+    sentence = "begins with states or from_checkpoint, not both"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         replay_locally(
             topology, {"source": data}, from_checkpoint=tmp_path / "saved", states={"w0": {}}
         )

@@ -111,20 +111,16 @@ def test_keyword_arguments_are_the_fields_of_the_record() -> None:
 
 def test_keyword_arguments_win_over_the_record_and_none_is_the_default() -> None:
     options = ReplayOptions(conf=CONF, name="one", skip_bad=True)
-    assert options_of(options, {"name": "other"}) == ReplayOptions(
-        conf=CONF, name="other", skip_bad=True
-    )
-    assert options_of(options, {"conf": None, "states": None}) == ReplayOptions(
-        name="one", skip_bad=True
-    )
+    result = options_of(options, {"name": "other"})
+    assert result == ReplayOptions(conf=CONF, name="other", skip_bad=True)
+    result = options_of(options, {"conf": None, "states": None})
+    assert result == ReplayOptions(name="one", skip_bad=True)
 
 
 def test_an_option_that_there_is_not_is_named() -> None:
     unknown: Any = {"skipbad": True}
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"^a replay has no option 'skipbad', only conf, name, .*skip_bad",
-    ):
+    sentence = r"^a replay has no option 'skipbad', only conf, name, .*skip_bad"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         replay_locally(word_count(), {"lines": LINES}, **unknown)
 
 
@@ -144,6 +140,5 @@ def test_a_record_and_keyword_arguments_make_the_same_replay() -> None:
 def test_an_event_time_given_by_name_keeps_or_makes_the_order() -> None:
     assert ReplayOptions(event_time="ts").time() == EventTime("ts", in_order=True)
     assert ReplayOptions(event_time="ts").time(in_order=False) == EventTime("ts", in_order=False)
-    assert ReplayOptions(event_time=EventTime("ts", in_order=True)).time(
-        in_order=False
-    ) == EventTime("ts", in_order=True)
+    result = ReplayOptions(event_time=EventTime("ts", in_order=True)).time(in_order=False)
+    assert result == EventTime("ts", in_order=True)

@@ -18,7 +18,6 @@ from sparkstorm.api import (
     BasicOutputCollector,
     Duration,
     StatefulBolt,
-    TopologyBuilder,
     Tuple,
     WindowedBolt,
 )
@@ -33,6 +32,7 @@ from sparkstorm.replay.tasks.chunks import KEPT_STATE, ROWS, START, ChunkWriter,
 from sparkstorm.replay.tasks.stage import StageRun
 from tests.replay import counting
 from tests.replay.bolts import Source
+from tests.topologies import building
 
 
 class Many(BasicBolt):
@@ -71,8 +71,7 @@ class Remember(StatefulBolt):
 
 
 def job_of(first: BasicBolt, **settings: Any) -> Job:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
+    builder = building(source=Source("n"))
     builder.set_bolt("first", first).shuffle_grouping("source")
     builder.set_bolt("remember", Remember()).fields_grouping("first", "n")
     return make_job(
@@ -105,8 +104,7 @@ def test_chunks_leave_while_batches_still_come_in(shortcuts: bool) -> None:
 
 
 def test_a_task_frees_its_state_without_a_collection_of_garbage() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
+    builder = building(source=Source("n"))
     builder.set_bolt("bolt", RememberIds()).fields_grouping("source", "n")
     was_enabled = gc.isenabled()
     gc.disable()
@@ -180,8 +178,7 @@ def test_many_rows_of_many_inputs_are_not_taken_for_those_of_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(output, "MAX_ROWS_PER_TUPLE", 1_000)
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
+    builder = building(source=Source("n"))
     builder.set_bolt("first", Many(15)).shuffle_grouping("source")
     results = replay_locally(builder.build(), {"source": [(n,) for n in range(130)]}, skip_bad=True)
     assert len(results["first"]) == 130 * 15 and not results.dead_letters
@@ -211,8 +208,7 @@ def read(chunks: Iterable[EdgeChunk]) -> Iterator[EdgeChunk]:
 
 
 def test_windows_fire_while_the_tasks_of_later_data_have_not_begun() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("at"))
+    builder = building(source=Source("at"))
     builder.set_bolt("pass", Pass(), 2).shuffle_grouping("source")
     windows = (
         Windows()

@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.random_topologies import GIVEN, on_spark
-from tests.replay.test_time_warnings import compared, kind_of
+from tests.replay.test_time_warnings import compared
+from tests.replay.test_warnings import kind_of
 
 
 def test_a_component_that_differs_from_its_replay_is_warned_of() -> None:

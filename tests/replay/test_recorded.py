@@ -102,15 +102,8 @@ def test_a_failure_is_found_again_step_by_step(tmp_path: Path) -> None:
     files = [each for each in tmp_path.rglob("*") if each.is_file()]
     assert files and {each.stat().st_mode & 0o777 for each in files} == {0o600}, "input of users"
     assert numbers_in([part]) == [5, 5, 10, -20, -20, 3, 4]  # the culprit was tried twice
-    assert [each.failure is not None for each in part.tuples] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-        False,
-        False,
-    ]
+    result = [each.failure is not None for each in part.tuples]
+    assert result == [False, False, False, True, True, False, False]
     steps = list(part.steps(topology))
     assert [step.emitted for step in steps] == [
         {"default": [(20,)]},
@@ -159,9 +152,8 @@ def test_a_state_that_is_too_large_is_left_out_and_asked_for(tmp_path: Path) -> 
     topology = run(folder, range(1, 101), state_keys=0, max_rows=40)
     part = recorded(task_folder(folder))[-1]
     assert part.state is None
-    with pytest.raises(
-        RecordingError, match=r"the state of 'divide' .* was too large to be recorded"
-    ):
+    sentence = r"the state of 'divide' .* was too large to be recorded"
+    with pytest.raises(RecordingError, match=sentence):
         part.steps(topology)
     assert list(part.steps(topology, state={"sum": 1}))[-1].failure is None
 
@@ -169,13 +161,11 @@ def test_a_state_that_is_too_large_is_left_out_and_asked_for(tmp_path: Path) -> 
 def test_without_the_key_nothing_is_made_and_a_wrong_name_is_refused(tmp_path: Path) -> None:
     run(tmp_path, [1], components=[])
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(
-        InvalidTopologyError, match=r"components names 'numbers', which is no bolt: divide, end are"
-    ):
+    sentence = r"components names 'numbers', which is no bolt: divide, end are"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         run(tmp_path, [1], components=["numbers"])
-    with pytest.raises(
-        WorkerFailedError, match=r"topology\.record\.directory is not: nobody here has a folder"
-    ):
+    sentence = r"topology\.record\.directory is not: nobody here has a folder"
+    with pytest.raises(WorkerFailedError, match=sentence):
         run(tmp_path, [1], directory=None)
 
 
@@ -185,11 +175,8 @@ def test_the_command_line_shows_tuples_and_says_what_is_wrong(
     run(tmp_path, [5, -5])
     assert cli(["recorded", str(task_folder(tmp_path))]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(each["values"], each["stream"]) for each in shown] == [
-        ([5], "default"),
-        ([-5], "default"),
-        ([-5], "default"),
-    ]
+    result = [(each["values"], each["stream"]) for each in shown]
+    assert result == [([5], "default"), ([-5], "default"), ([-5], "default")]
     assert shown[0]["failure"] is None and "ZeroDivisionError" in shown[1]["failure"]
     assert cli(["recorded", str(tmp_path / "nowhere")]) == 1
     assert "there is no recording" in capsys.readouterr().err
@@ -265,11 +252,8 @@ def test_the_next_owner_closes_what_a_dead_one_left_and_keeps_out_of_the_way_of_
     dead.abandon()
     (tmp_path / f"{7:020d}-000002.tmp").write_bytes(b"half")
     last = owner(8)
-    assert sorted(path.name[18:] for path in tmp_path.iterdir()) == [
-        "07-000001.parquet",
-        "08-000001.part",
-        "09-000001.part",
-    ]
+    result = sorted(path.name[18:] for path in tmp_path.iterdir())
+    assert result == ["07-000001.parquet", "08-000001.part", "09-000001.part"]
     for each in (last, alive):
         each.close()
     assert [numbers_in([part]) for part in recorded(tmp_path)] == [[7], [8], [9]]
@@ -283,9 +267,8 @@ def test_bytes_are_bounded_and_what_does_not_fit_is_counted(tmp_path: Path) -> N
         assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1 << 16
     file.close()
     slices = recorded(tmp_path)
-    assert 2 <= len(slices) <= 4 and all(
-        part.lost > 80 and len(part.tuples) > 10 for part in slices
-    )
+    assert 2 <= len(slices) <= 4
+    assert all(part.lost > 80 and len(part.tuples) > 10 for part in slices)
 
 
 def row(number: int) -> Tuple:

@@ -23,10 +23,8 @@ def test_rows_are_compared_as_often_as_they_are_there(
     (found,) = compare(spark, {"count": tmp_path / "new" / "count"}, tmp_path / "old", written)
     assert (found.result, found.only_here, found.only_there) == ("count", 1, 1)
     text = text_of(found)
-    assert (
-        '- {"key":"a","parts":[1,null],"value":1}' in text
-        and '+ {"key":"c","parts":[4],"value":3}' in text
-    )
+    assert '- {"key":"a","parts":[1,null],"value":1}' in text
+    assert '+ {"key":"c","parts":[4],"value":3}' in text
 
 
 def test_a_result_that_the_other_version_has_not_is_named(
@@ -34,8 +32,6 @@ def test_a_result_that_the_other_version_has_not_is_named(
 ) -> None:
     save(spark.createDataFrame(ROWS, SCHEMA), tmp_path / "new" / "count", "parquet")
     (tmp_path / "old").mkdir()
-    with pytest.raises(
-        InvalidConfigError,
-        match="there is no count; name the --output of a replay of the other version",
-    ):
+    sentence = "there is no count; name the --output of a replay of the other version"
+    with pytest.raises(InvalidConfigError, match=sentence):
         compare(spark, {"count": tmp_path / "new" / "count"}, tmp_path / "old", "parquet")

@@ -155,10 +155,8 @@ def test_mappings_whose_keys_are_no_text_have_a_declared_type() -> None:
 def test_a_value_that_a_declared_type_would_change_is_refused(
     column: list[Any], kind: pa.DataType, said: str
 ) -> None:
-    with pytest.raises(
-        ReplayFailedError,
-        match=f"column 'field' does not hold .* throughout .*{said}.*declare another type",
-    ):
+    sentence = f"column 'field' does not hold .* throughout .*{said}.*declare another type"
+    with pytest.raises(ReplayFailedError, match=sentence):
         typed_array(column, kind, "field")
 
 
@@ -316,18 +314,14 @@ def test_streams_and_states_declare_types_of_their_own() -> None:
     builder.set_spout("lines", Source("line"))
     builder.set_bolt("totals", Totals()).fields_grouping("lines", "line")
     plan = make_plan(builder.build(), {}, "replay", {})
-    key, value = (
-        pa.struct([("word", pa.string()), ("day", pa.int32())]),
-        pa.map_(pa.string(), pa.int64()),
-    )
+    key = pa.struct([("word", pa.string()), ("day", pa.int32())])
+    value = pa.map_(pa.string(), pa.int64())
     assert declared_columns(plan, {}) == {
         "totals": [("word", pa.string()), ("n", pa.int64()), ("what", None)],
         "totals!state": [("key", key), ("value", value)],
     }
-    assert declared_columns(plan, {"totals": "word string, n int, what double"})["totals"][1:] == [
-        ("n", pa.int32()),
-        ("what", pa.float64()),
-    ]
+    result = declared_columns(plan, {"totals": "word string, n int, what double"})["totals"][1:]
+    assert result == [("n", pa.int32()), ("what", pa.float64())]
 
 
 @pytest.mark.parametrize(

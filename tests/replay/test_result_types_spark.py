@@ -24,7 +24,6 @@ from sparkstorm.api import (
     BatchCollector,
     ColumnBolt,
     StatefulBolt,
-    TopologyBuilder,
     Tuple,
 )
 from sparkstorm.common.errors import InvalidConfigError, InvalidTopologyError, ReplayFailedError
@@ -35,6 +34,7 @@ from sparkstorm.replay import read_value, replay
 from sparkstorm.replay.results.files import check_columns, writable
 from tests.model.test_codec import same
 from tests.replay.bolts import Source, one_bolt
+from tests.topologies import building
 
 pytestmark = [pytest.mark.system, pytest.mark.nightly]
 
@@ -111,14 +111,10 @@ def test_declared_types_are_those_of_the_frame_and_hold_or_are_named(spark: Spar
     frame = emitted(spark, [({"x": 1, "y": []}, {1: 1})], typed)
     assert [f.name for f in frame.schema] == list(typed)
     assert [f.dataType.simpleString() for f in frame.schema] == list(typed.values())
-    assert [cell.asDict() if hasattr(cell, "asDict") else cell for cell in frame.collect()[0]] == [
-        {"x": 1, "y": []},
-        {1: 1.0},
-    ]
-    with pytest.raises(
-        Exception,
-        match=r"result 'bolt': column 'a' does not hold int64 throughout .*'x' is of type str",
-    ):
+    result = [cell.asDict() if hasattr(cell, "asDict") else cell for cell in frame.collect()[0]]
+    assert result == [{"x": 1, "y": []}, {1: 1.0}]
+    sentence = r"result 'bolt': column 'a' does not hold int64 throughout .*'x' is of type str"
+    with pytest.raises(Exception, match=sentence):
         emitted(spark, [("x",)], {"a": "bigint"}).collect()
     with pytest.raises(InvalidTopologyError, match="types of 'bolt': 'b' is no column"):
         emitted(spark, [("x",)], ("a",), types={"bolt": "b string"})
@@ -147,10 +143,8 @@ def test_keys_of_several_values_are_a_struct_of_the_declared_names(
     if fields:
         assert frame.schema["key"].dataType.simpleString() == "struct<a.b:int,ä ` ö:string>"
     assert frame.columns == ["key", "value", "task"]
-    assert sorted((tuple(read_value(row.key)), row.value) for row in frame.collect()) == [
-        ((0, MARK), 5),
-        ((1, MARK), 5),
-    ]
+    result = sorted((tuple(read_value(row.key)), row.value) for row in frame.collect())
+    assert result == [((0, MARK), 5), ((1, MARK), 5)]
     assert sorted(
         tuple(read_value(row.key)) for row in results.state("bolt").select("key").collect()
     ) == [(0, MARK), (1, MARK)]
@@ -163,17 +157,14 @@ def test_a_key_that_is_none_is_no_declared_struct(spark: SparkSession) -> None:
         outputs=["bolt!state"],
         types={"bolt!state": "key struct<n:int,text:string>, value bigint"},
     )
-    with pytest.raises(
-        ReplayFailedError,
-        match=r"result 'bolt!state': a key is none, which is no struct.*declare no types",
-    ):
+    sentence = r"result 'bolt!state': a key is none, which is no struct.*declare no types"
+    with pytest.raises(ReplayFailedError, match=sentence):
         results["bolt!state"].collect()
 
 
 def keeping(states: dict[str, list[tuple[Any, Any]]]) -> Topology:
     """A bolt for each of these states, which keeps it with the first row."""
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
+    builder = building(source=Source("n"))
     for bolt, pairs in states.items():
         builder.set_bolt(bolt, Keep(pairs)).global_grouping("source")
     return builder.build()
@@ -281,10 +272,8 @@ def test_results_in_files_are_columns_or_tagged_text(spark: SparkSession) -> Non
     assert kinds["csv"] == ["string", "string", "string", "double", "string"]
     row = writable("bolt", frame, "csv").collect()[0]
     assert [read_value(cell) for cell in row] == [{1: "a"}, b"x", {"a": [1]}, 1.5, "t"]
-    with pytest.raises(
-        InvalidConfigError,
-        match="result 'bolt': its fields 'n' and 'N' cannot be columns of one file",
-    ):
+    sentence = "result 'bolt': its fields 'n' and 'N' cannot be columns of one file"
+    with pytest.raises(InvalidConfigError, match=sentence):
         check_columns("bolt", ["n", "a", "N"])
 
 
@@ -294,20 +283,17 @@ def test_a_record_that_was_put_aside_reads_back(spark: SparkSession) -> None:
             raise ValueError("no")
 
     data = spark.createDataFrame([({1: b"x"}, float("inf"))], "m map<int,binary>, f double")
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("m", "f"))
+    builder = building(source=Source("m", "f"))
     builder.set_bolt("bolt", Fails([])).global_grouping("source")
     letters = replay(builder.build(), {"source": data}, skip_bad=True).dead_letters
-    assert [(letter.fields, letter.values) for letter in letters] == [
-        (("m", "f"), ({1: b"x"}, math.inf))
-    ]
+    result = [(letter.fields, letter.values) for letter in letters]
+    assert result == [(("m", "f"), ({1: b"x"}, math.inf))]
 
 
 def test_a_first_state_that_cannot_be_read_is_named(spark: SparkSession) -> None:
     state = spark.createDataFrame([("a", MARK + "?}")], "key string, value string")
-    with pytest.raises(
-        ReplayFailedError, match=r"initial state of 'bolt': .*is no value as SparkStorm writes it"
-    ):
+    sentence = r"initial state of 'bolt': .*is no value as SparkStorm writes it"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay(one(Keep([])), {"source": spark.range(1).toDF("n")}, states={"bolt": state}).run()
 
 
@@ -321,8 +307,7 @@ class Pass(BasicBolt):
 
 
 def passed(frame: DataFrame) -> DataFrame:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("value"))
+    builder = building(source=Source("value"))
     builder.set_bolt("bolt", Pass()).global_grouping("source")
     return replay(builder.build(), {"source": frame})["bolt"]
 

@@ -120,10 +120,8 @@ def test_the_module_of_a_function_in_an_attribute_travels(project: Path) -> None
     builder.set_bolt(
         "calls", Calls(importlib.import_module("shipped_helper").mark)
     ).shuffle_grouping("source")
-    assert names_in(pack_with_modules(builder.build(), (), {})) == {
-        "shipped_helper/__init__.py",
-        "shipped_helper/inner.py",
-    }
+    result = names_in(pack_with_modules(builder.build(), (), {}))
+    assert result == {"shipped_helper/__init__.py", "shipped_helper/inner.py"}
 
 
 @pytest.mark.system
@@ -142,16 +140,12 @@ def test_executors_run_the_modules_of_the_driver_and_later_those_that_it_has_the
     spark: SparkSession, project: Path
 ) -> None:
     frame = spark.createDataFrame([("a",), ("b",)], ["text"])
-    assert sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect()) == [
-        "a?.",
-        "b?.",
-    ]
+    result = sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect())
+    assert result == ["a?.", "b?."]
     (project / "shipped_helper/inner.py").write_text("def mark(text):\n    return text + '!!'\n")
     forget()
-    assert sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect()) == [
-        "a!!.",
-        "b!!.",
-    ]
+    result = sorted(row.text for row in replay(built(), {"source": frame})["marks"].collect())
+    assert result == ["a!!.", "b!!."]
 
 
 def test_a_registered_class_is_of_no_module_that_travels_by_value(project: Path) -> None:

@@ -14,7 +14,6 @@ from sparkstorm.api import (
     BasicOutputCollector,
     Effects,
     StatefulBolt,
-    TopologyBuilder,
     TopologyContext,
     Tuple,
 )
@@ -22,6 +21,7 @@ from sparkstorm.api.components import Conf
 from sparkstorm.replay import replay, replay_locally
 from sparkstorm.replay.evidence import Evidence
 from tests.replay.bolts import LINES, WORDS, Counted, Source, Timed, many_streams, word_count
+from tests.topologies import building
 
 pytestmark = pytest.mark.system
 
@@ -55,21 +55,16 @@ def test_a_bolt_runs_once_however_many_results_are_used(spark: SparkSession) -> 
     for name in ("split", "count", "count!state", "split"):
         assert results[name].count() == len(results[name].collect())
     results.run()
-    assert {name: counts["prepared"] for name, counts in results.counts.items()} == {
-        "split": 2,
-        "count": 3,
-    }
-    assert {name: counts["executed"] for name, counts in results.counts.items()} == {
-        "split": 5,
-        "count": 8,
-    }
+    result = {name: counts["prepared"] for name, counts in results.counts.items()}
+    assert result == {"split": 2, "count": 3}
+    result = {name: counts["executed"] for name, counts in results.counts.items()}
+    assert result == {"split": 5, "count": 8}
 
 
 def test_metrics_of_user_code_are_those_of_the_local_twin_also_when_tasks_run_twice(
     spark: SparkSession,
 ) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", Source("line"))
+    builder = building(lines=Source("line"))
     builder.set_bolt("counted", Counted(), 2).shuffle_grouping("lines")
     topology = builder.build()
     local = replay_locally(topology, {"lines": LINES}).metrics
@@ -123,10 +118,8 @@ def test_a_lone_result_with_types_is_computed_by_each_action_until_it_is_kept(
     assert sorted(map(tuple, frame.collect())) == first
     assert results.counts["count"]["executed"] == 8
     results.run()
-    assert (
-        sorted(map(tuple, results["count!state"].collect())) == first
-        and results.counts["count"]["executed"] == 8
-    )
+    assert sorted(map(tuple, results["count!state"].collect())) == first
+    assert results.counts["count"]["executed"] == 8
     assert (
         "InMemoryTableScan" in frame.select("key")._jdf.queryExecution().executedPlan().toString()
     )
@@ -142,10 +135,8 @@ def test_a_stage_that_one_other_reads_alone_is_not_kept_and_runs_once(spark: Spa
     for _ in range(2):
         assert {row.key: row.value for row in results["count!state"].collect()} == WORDS
     results.run()
-    assert {name: counts["executed"] for name, counts in results.counts.items()} == {
-        "split": 5,
-        "count": 8,
-    }
+    result = {name: counts["executed"] for name, counts in results.counts.items()}
+    assert result == {"split": 5, "count": 8}
     with pytest.raises(KeyError, match=r"'split'.*not asked for"):
         results["split"]
 
@@ -153,8 +144,7 @@ def test_a_stage_that_one_other_reads_alone_is_not_kept_and_runs_once(spark: Spa
 def test_tasks_are_those_of_their_partitions_though_one_task_of_spark_reads_all(
     spark: SparkSession,
 ) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
+    builder = building(source=Source("n"))
     builder.set_bolt("timed", Timed(), 3).shuffle_grouping("source")
     frame = spark.createDataFrame(
         spark.sparkContext.parallelize([(n,) for n in range(30)], 3), "n int"
@@ -165,9 +155,8 @@ def test_tasks_are_those_of_their_partitions_though_one_task_of_spark_reads_all(
         results = replay(builder.build(), {"source": frame}, outputs=["timed"], types=types)
         lone = results["timed"]
         found.append(Counter(map(tuple, (lone.coalesce(1) if joined else lone).collect())))
-        assert (
-            results.counts["timed"]["prepared"] == 3 and results.counts["timed"]["executed"] == 30
-        )
+        assert results.counts["timed"]["prepared"] == 3
+        assert results.counts["timed"]["executed"] == 30
     assert found[0] == found[1] and len({task for _, _, task in found[0]}) == 3
 
 
@@ -236,8 +225,7 @@ def test_a_retry_repeats_effects_under_the_keys_they_had_and_muted_ones_never_ar
     folders = {name: tmp_path / name for name in ("writes", "alerts")}
     for folder in folders.values():
         folder.mkdir()
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
+    builder = building(source=Source("n"))
     builder.set_bolt(
         "writes", Writes(str(folders["writes"]), str(tmp_path / "died")), 2
     ).fields_grouping("source", "n")
@@ -257,8 +245,7 @@ def test_a_retry_repeats_effects_under_the_keys_they_had_and_muted_ones_never_ar
 def test_a_task_that_spark_divided_data_for_is_done_again_too(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
+    builder = building(source=Source("n"))
     builder.set_bolt("sums", Sums(str(tmp_path / "died")), 2).fields_grouping("source", "n")
     results = replay(
         builder.build(),
@@ -276,8 +263,7 @@ def test_a_stage_whose_worker_dies_is_done_again_and_nothing_is_doubled(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     marks = [tmp_path / name for name in ("passes", "sums")]
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("n"))
+    builder = building(source=Source("n"))
     builder.set_bolt("passes", Passes(str(marks[0])), 2).shuffle_grouping("source")
     builder.set_bolt("sums", Sums(str(marks[1])), 2).fields_grouping("passes", "n")
     results = replay(
@@ -291,7 +277,5 @@ def test_a_stage_whose_worker_dies_is_done_again_and_nothing_is_doubled(
         found[row.key] += row.value
     assert all(mark.exists() for mark in marks)
     assert found == {n: sum(range(n, 4_000, 7)) for n in range(7)}
-    assert {name: counts["executed"] for name, counts in results.counts.items()} == {
-        "passes": 4_000,
-        "sums": 4_000,
-    }
+    result = {name: counts["executed"] for name, counts in results.counts.items()}
+    assert result == {"passes": 4_000, "sums": 4_000}

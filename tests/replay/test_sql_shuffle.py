@@ -55,6 +55,7 @@ from sparkstorm.replay.sql_shuffle import (
     with_heads,
 )
 from tests.replay.bolts import Source
+from tests.topologies import building
 
 TYPES = {"sum!state": "key string, value bigint"}
 KEYS: dict[str, tuple[str, list[Any]]] = {
@@ -201,9 +202,8 @@ def test_keys_of_several_fields_too(spark: SparkSession) -> None:
     values = hashed_values(["flag", "text", "whole"], frame.schema, 1000) or []
     place = sf.expr(f"pmod(hash({', '.join(values)}), 1000)")
     found = frame.select("*", place.alias("place")).collect()
-    assert [row.place for row in found] == [
-        stable_hash((row.flag, row.text, row.whole)) % 1000 for row in found
-    ]
+    result = [row.place for row in found]
+    assert result == [stable_hash((row.flag, row.text, row.whole)) % 1000 for row in found]
 
 
 def test_heads_that_replays_of_one_input_share_are_rows_of_each(spark: SparkSession) -> None:
@@ -224,11 +224,9 @@ def test_keys_that_spark_hashes_otherwise_are_left_to_python(spark: SparkSession
 
 
 def test_what_may_be_divided_by_spark_and_what_not() -> None:
-    assert (
-        is_divided(summed(Sum()))
-        and is_divided(summed(SumByHand()))
-        and is_divided(summed(SumColumns()))
-    )
+    assert is_divided(summed(Sum()))
+    assert is_divided(summed(SumByHand()))
+    assert is_divided(summed(SumColumns()))
     assert not is_divided(summed(InOrder())), "its rows come in their order"
     assert not is_divided(summed(Combined())), "what is combined before it travels is less"
     assert not is_divided(summed(Sum(), spouts=2)), "a row would not know its sender"
@@ -264,8 +262,7 @@ class Windows(WindowedBolt):
 
 def test_nobody_behind_may_mind_the_order() -> None:
     def with_behind(bolt: Any, **declared: Effects) -> bool:
-        builder = TopologyBuilder()
-        builder.set_spout("events", Source("user", "kind", "amount"))
+        builder = building(events=Source("user", "kind", "amount"))
         builder.set_bolt("sum", SumsOn(), 2).fields_grouping("events", "user")
         builder.set_bolt("passes", Mark()).shuffle_grouping("sum")
         builder.set_bolt("last", bolt).fields_grouping("passes", "user")
@@ -281,13 +278,11 @@ def test_nobody_behind_may_mind_the_order() -> None:
 
 
 def test_data_that_others_want_too_is_read_once() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("events", Source("user", "kind", "amount"))
+    builder = building(events=Source("user", "kind", "amount"))
     builder.set_bolt("first", Sum(), 2).fields_grouping("events", "user")
     builder.set_bolt("sum", Sum(), 2).fields_grouping("events", "user")
     assert not is_divided(builder.build())
-    builder = TopologyBuilder()
-    builder.set_spout("events", Source("user", "kind", "amount"))
+    builder = building(events=Source("user", "kind", "amount"))
     builder.set_bolt("mark", Mark()).shuffle_grouping("events")
     builder.set_bolt("sum", Sum(), 2).fields_grouping("mark", "user")
     assert not is_divided(builder.build()), "rows that a bolt has made"
@@ -435,9 +430,8 @@ def test_a_failing_record_is_named(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [("a", 1, None), ("b", 1, 1)], "user string, kind int, amount bigint"
     )
-    with pytest.raises(
-        Exception, match=r"component 'sum' \(task \d\) failed 4 times on record .*user='a'"
-    ):
+    sentence = r"component 'sum' \(task \d\) failed 4 times on record .*user='a'"
+    with pytest.raises(Exception, match=sentence):
         replay(summed(Sum()), {"events": frame}).run()
 
 
@@ -446,10 +440,8 @@ def test_a_row_that_spark_brings_elsewhere_ends_the_replay() -> None:
     home = stable_hash("a") % 4
     assert list(checked_places(iter([batch]), [1], home, 4)) == [batch]
     wrong = (home + 1) % 4
-    with pytest.raises(
-        ReplayFailedError,
-        match=rf"the key \('a',\) to task {wrong + 1} of 4, live it goes to task {home + 1}",
-    ):
+    sentence = rf"the key \('a',\) to task {wrong + 1} of 4, live it goes to task {home + 1}"
+    with pytest.raises(ReplayFailedError, match=sentence):
         list(checked_places(iter([batch]), [1], wrong, 4))
 
 

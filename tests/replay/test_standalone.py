@@ -245,9 +245,8 @@ def undisturbed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         UNDISTURBED.update(contents(replayed(spark, topology(folder)), folder))
     effects = UNDISTURBED["effects"]
     assert len(effects) == len(ROWS) and all(len(rows) == 1 for rows in effects.values())
-    assert (
-        UNDISTURBED["sum:late"] and UNDISTURBED["file"].total() == UNDISTURBED["sum"].total() > 100
-    )
+    assert UNDISTURBED["sum:late"]
+    assert UNDISTURBED["file"].total() == UNDISTURBED["sum"].total() > 100
     return UNDISTURBED
 
 

@@ -31,9 +31,8 @@ def test_a_failing_step_says_why_and_leaves_no_trace() -> None:
         step.failure for step in steps.through([("a",), ("b",), ("c",)], "source")
     )
     assert first is None and third is None
-    assert second is not None and second.text.startswith(
-        "ValueError: not this one (bolts.py, line "
-    )
+    assert second is not None
+    assert second.text.startswith("ValueError: not this one (bolts.py, line ")
     assert steps.execute(("b",), "source").emitted == {}
 
 
@@ -67,21 +66,14 @@ def test_a_windowed_bolt_is_stepped_through_with_its_stored_windows_only() -> No
     builder = TopologyBuilder()
     builder.set_spout("source", Source("value", "at_ms"))
     builder.set_bolt("sizes", bolt).shuffle_grouping("source")
-    with pytest.raises(
-        InvalidTopologyError, match="'sizes' has windows or timers, which cannot be stepped through"
-    ):
+    sentence = "'sizes' has windows or timers, which cannot be stepped through"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         Stepper(builder.build(), "sizes")
     steps = Stepper(builder.build(), "sizes", cells=())
     outcomes = [steps.outcome((1, at_ms), "source", at_ms=9) for at_ms in (0, 500, 1500)]
     outcomes += [steps.outcome((at_ms,), "", WATERMARK_STREAM, 9) for at_ms in (999, 1000, 2000)]
-    assert [emitted.get("default") for emitted, *_ in outcomes] == [
-        None,
-        None,
-        None,
-        None,
-        [(2,)],
-        [(1,)],
-    ]
+    result = [emitted.get("default") for emitted, *_ in outcomes]
+    assert result == [None, None, None, None, [(2,)], [(1,)]]
     record: dict[str, object] = {
         "tuples": [],
         "new": [],

@@ -61,9 +61,8 @@ def test_local_days_on_spark_are_those_of_a_live_run(spark: SparkSession, bolt: 
     live = complete_topology(made, {"rows": rows})["daily"]
     frame = spark.createDataFrame(rows, "user string, n bigint, at_ms bigint").repartition(3)
     results = replay(made, {"rows": frame}, event_time="at_ms")
-    assert sorted(row[:3] for row in live) == sorted(
-        tuple(row)[:3] for row in results["daily"].collect()
-    )
+    result = sorted(row[:3] for row in live)
+    assert result == sorted(tuple(row)[:3] for row in results["daily"].collect())
     if isinstance(bolt, calendar.Sums):
         assert sorted(map(tuple, results["daily"].collect())) == sorted(live)
 

@@ -20,7 +20,6 @@ from sparkstorm.api import (
     BasicOutputCollector,
     Bolt,
     StatefulBolt,
-    TopologyBuilder,
     Tuple,
 )
 from sparkstorm.common.errors import InvalidTopologyError, ReplayFailedError
@@ -30,14 +29,13 @@ from sparkstorm.replay import EventTime, LocalResults, read_value, replay, repla
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Source, Split, Timed, TimedByHand
 from tests.replay.timed_topologies import NEW_YORK
+from tests.topologies import building
 
 BY_TS = EventTime("ts")
 
 
 def two_sources(bolt: BasicBolt | Bolt, tick_secs: float | None = None) -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("left", Source("value", "ts"))
-    builder.set_spout("right", Source("value", "ts"))
+    builder = building(left=Source("value", "ts"), right=Source("value", "ts"))
     conf = {"topology.tick.tuple.freq.secs": tick_secs} if tick_secs else {}
     builder.set_bolt("timed", bolt, conf=conf).global_grouping("left").global_grouping("right")
     return builder.build()
@@ -56,14 +54,8 @@ def test_rows_of_two_sources_are_executed_in_the_order_of_their_times(
     results = run(
         two_sources(bolt), [("a", 10), ("c", 30), ("b", 20)], [("x", 15), ("y", 20), ("z", 99)]
     )
-    assert [row[:2] for row in results["timed"]] == [
-        ("a", 10),
-        ("x", 15),
-        ("b", 20),
-        ("y", 20),
-        ("c", 30),
-        ("z", 99),
-    ]
+    result = [row[:2] for row in results["timed"]]
+    assert result == [("a", 10), ("x", 15), ("b", 20), ("y", 20), ("c", 30), ("z", 99)]
 
 
 def test_without_order_a_late_row_keeps_its_place_and_time_stands_still() -> None:
@@ -99,24 +91,17 @@ def test_ticks_fall_on_whole_multiples_of_their_period_between_the_rows(
 
 
 def test_emitted_rows_inherit_the_time_of_their_input_over_hops() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", Source("line", "ts"))
+    builder = building(lines=Source("line", "ts"))
     builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
     builder.set_bolt("timed", Timed(), 2).fields_grouping("split", "word")
     rows = [("a b", 7), ("c a", 3), ("b", 5)]
     results = replay_locally(builder.build(), {"lines": rows}, event_time=BY_TS, partitions=2)
-    assert sorted(row[:2] for row in results["timed"]) == [
-        ("a", 3),
-        ("a", 7),
-        ("b", 5),
-        ("b", 7),
-        ("c", 3),
-    ]
+    result = sorted(row[:2] for row in results["timed"])
+    assert result == [("a", 3), ("a", 7), ("b", 5), ("b", 7), ("c", 3)]
 
 
 def test_many_sources_of_many_rows_are_merged_exactly() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", Source("value", "ts"))
+    builder = building(lines=Source("value", "ts"))
     builder.set_bolt("timed", Timed()).global_grouping("lines")
     rows = [(n, (n * 7919) % 20011) for n in range(30_000)]
     results = replay_locally(builder.build(), {"lines": rows}, event_time=BY_TS, partitions=5)
@@ -170,8 +155,7 @@ class ByMoment(StatefulBolt):
 
 
 def topology() -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("at", "nested"))
+    builder = building(source=Source("at", "nested"))
     builder.set_bolt("bolt", ByMoment()).fields_grouping("source", "at")
     return builder.build()
 
@@ -194,9 +178,8 @@ def test_moments_are_keys_values_and_times_as_live_in_every_zone_of_a_session(
     frame = zoned.createDataFrame(rows, "at timestamp, nested array<map<string, timestamp>>")
     live = complete_topology(topology(), {"source": rows})
     replayed = replay(topology(), {"source": frame}, event_time=event_time)
-    assert sorted(row.text for row in replayed["bolt"].collect()) == sorted(
-        text for _, text in live["bolt"]
-    )
+    result = sorted(row.text for row in replayed["bolt"].collect())
+    assert result == sorted(text for _, text in live["bolt"])
 
 
 class Local(BasicBolt):
@@ -219,8 +202,7 @@ class PerLocal(StatefulBolt):
 
 @pytest.mark.system
 def test_both_times_of_a_repeated_hour_are_keys_on_spark_as_live(spark: SparkSession) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("at"))
+    builder = building(source=Source("at"))
     builder.set_bolt("local", Local(), 2).shuffle_grouping("source")
     builder.set_bolt("count", PerLocal(), 3).fields_grouping("local", "at")
     rows = [(at,) for at in MOMENTS for _ in range(2)]

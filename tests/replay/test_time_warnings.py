@@ -19,6 +19,7 @@ from sparkstorm.replay.plan import components_in_order
 from sparkstorm.testing import CaptureBolt, LocalCluster
 from sparkstorm.testing.complete import _captured
 from sparkstorm.testing.components import fed
+from tests.replay.test_warnings import kind_of
 from tests.replay.timed_topologies import KEEPING, TIMES_AS_KEYS, random_topology, with_feeders
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
@@ -110,22 +111,6 @@ def compared(seed: int, *given: Any) -> tuple[Topology, set[str], LocalResults]:
         for id in differing(topology, mine, outcomes_of_live_run(topology, rows, 2 * seed + n))
     }
     return topology, unequal, found
-
-
-def kind_of(seed: int, topology: Topology, unequal: set[str], found: LocalResults) -> str:
-    """Return whether a replay was equal to live runs and carried warnings; a component that differs
-    carries one.
-    """
-    warned = {warning.component for warning in found.warnings}
-    silent = [
-        f"{id} ({type(topology.components[id].instance).__name__})"
-        for id in unequal
-        if id not in warned
-    ]
-    assert not silent, (
-        f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
-    )
-    return f"{'unequal' if unequal else 'equal'}{', warned' if warned else ''}"
 
 
 def test_differences_of_bolts_that_keep_more_carry_warnings_too() -> None:

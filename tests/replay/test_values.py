@@ -87,9 +87,8 @@ def test_live_after_crashes_and_in_replay_states_are_equal() -> None:
     assert replayed.states["keep"].keys() == live.keys()
     for key in KEYS:
         assert replayed.states["keep"][key] == live[key]
-        assert sorted(map(repr, live[key, "seen"])) == sorted(
-            map(repr, replayed.states["keep"][key, "seen"])
-        )
+        result = sorted(map(repr, live[key, "seen"]))
+        assert result == sorted(map(repr, replayed.states["keep"][key, "seen"]))
     assert {type(value) for key in KEYS for value in live[key, "seen"]} >= {
         datetime.date,
         Decimal,

@@ -208,6 +208,5 @@ def test_a_further_try_and_a_dead_letter_have_the_values_that_were_sent(
             values = sorted((at, value) for value, at in found[name])
             assert values == [(at, repr(value)) for value, at in ROWS if retries == 2]
         letters = [row for each in found.dead_letters if (row := each.values)]
-        assert sorted(letters, key=repr) == (
-            sorted([*ROWS, *ROWS], key=repr) if retries == 1 else []
-        )
+        result = sorted(letters, key=repr)
+        assert result == (sorted([*ROWS, *ROWS], key=repr) if retries == 1 else [])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -294,24 +294,30 @@ def outcomes(seeds: range) -> Iterator[tuple[int, list[str], LocalResults, Topol
         yield seed, differing(topology, found, ran_live(topology, rows, seed)), found, topology
 
 
+def kind_of(seed: int, topology: Topology, unequal: Collection[str], found: LocalResults) -> str:
+    """Return whether a replay was equal to live runs and carried warnings; a component that differs
+    carries one.
+    """
+    warned = {warning.component for warning in found.warnings}
+    silent = [
+        f"{id} ({type(topology.components[id].instance).__name__})"
+        for id in unequal
+        if id not in warned
+    ]
+    assert not silent, (
+        f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
+    )
+    return f"{'unequal' if unequal else 'equal'}{', warned' if warned else ''}"
+
+
 @pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(6))
 def test_every_difference_carries_a_warning_of_its_component(block: int) -> None:
     tally: Counter[str] = Counter()
-    for seed, unequal, found, topology in outcomes(
-        range(block * CASES // 6, (block + 1) * CASES // 6)
-    ):
-        warned = {warning.component for warning in found.warnings}
-        silent = [
-            f"{id} ({type(topology.components[id].instance).__name__})"
-            for id in unequal
-            if id not in warned
-        ]
-        assert not silent, (
-            f"seed {seed}: {silent} differ, and only these are warned: {list(map(str, found.warnings))}"
-        )
-        tally[f"{'unequal' if unequal else 'equal'}{', warned' if warned else ''}"] += 1
+    seeds = range(block * CASES // 6, (block + 1) * CASES // 6)
+    for seed, unequal, found, topology in outcomes(seeds):
+        tally[kind_of(seed, topology, unequal, found)] += 1
     assert tally["unequal, warned"] > 5
     assert tally["equal"] > 5
 
@@ -348,9 +354,8 @@ def test_what_a_bolt_was_seen_to_keep_is_warned_of_by_its_name(bolt: Any, kept: 
             (w.component, w.cause) for w in replayed(one_bolt(bolt, 2, grouping), rows).warnings
         ]
         assert causes == [("bolt", f"{kept} behind {grouping} grouping")]
-    assert [w.cause for w in replayed(one_bolt(bolt, spouts=2), rows).warnings] == [
-        "order of senders"
-    ]
+    result = [w.cause for w in replayed(one_bolt(bolt, spouts=2), rows).warnings]
+    assert result == ["order of senders"]
     assert replayed(one_bolt(bolt), rows).warnings == ()
     assert replayed(one_bolt(bolt, 2, "fields"), rows).warnings == ()
 

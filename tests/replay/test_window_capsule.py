@@ -136,16 +136,12 @@ def seconds(bolt: Any, length: int = 10, slide: int | None = None) -> Any:
 def test_a_failed_window_has_its_tuples_its_state_and_its_watermark(tmp_path: Path) -> None:
     (letter,) = parked(seconds(Total(fails_at=8)))  # "a": 1 + 3, then + 4
     assert (letter.stream, letter.values) == ("__window", (["a"], 10_000, 20_000))
-    assert dict(letter.state or ()) == {
-        ("a",): 4,
-        ("c",): 2,
-    }
+    result = dict(letter.state or ())
+    assert result == {("a",): 4, ("c",): 2}
     step = stepped(tmp_path, letter, seconds(Total(fails_at=8)))
-    assert (
-        step.failure is not None
-        and step.failure.text == letter.reason
-        and "8 in all by" in letter.reason
-    )
+    assert step.failure is not None
+    assert step.failure.text == letter.reason
+    assert "8 in all by" in letter.reason
     assert step.state["a",] == 4 and not step.emitted, "what a failed call did is undone"
     mended = stepped(tmp_path, letter, seconds(Total()))
     assert mended.failure is None and mended.state["a",] == 8
@@ -278,19 +274,12 @@ def test_a_window_of_a_join_fails_again(tmp_path: Path, monkeypatch: pytest.Monk
     write_capsule(tmp_path / f"one{ENDING}", letter)
     capsule = open_capsule(tmp_path / f"one{ENDING}")
     step = capsule.step(build())
-    assert (
-        step.failure is not None
-        and step.failure.text == letter.reason
-        and "joins to more than 3 rows" in letter.reason
-    )
+    assert step.failure is not None
+    assert step.failure.text == letter.reason
+    assert "joins to more than 3 rows" in letter.reason
     monkeypatch.setattr(joins, "_MOST_ROWS", 1000)
-    assert sorted(capsule.step(build()).emitted["default"]) == [
-        (1, 1),
-        (1, 3),
-        (2, 2),
-        (3, 1),
-        (3, 3),
-    ]
+    result = sorted(capsule.step(build()).emitted["default"])
+    assert result == [(1, 1), (1, 3), (2, 2), (3, 1), (3, 3)]
 
 
 def test_a_window_that_is_too_large_is_left_out_with_a_sentence(

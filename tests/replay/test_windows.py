@@ -30,6 +30,7 @@ from sparkstorm.replay.plan import Feed, make_plan
 from sparkstorm.replay.sql_shuffle import sql_shuffled_input
 from sparkstorm.testing import complete_topology
 from tests.replay.bolts import Pass, Silence, Source, WindowSums
+from tests.topologies import building
 
 MS = Duration.millis
 
@@ -58,8 +59,7 @@ class FailsAt(WindowSums):
 
 def chain(*bolts: Any, tasks: int = 3) -> Topology:
     """source -> pass -> the given bolts, one after the other, keyed."""
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "value", "ts"))
+    builder = building(source=Source("key", "value", "ts"))
     builder.set_bolt("pass", Pass()).local_or_shuffle_grouping("source")
     former = "pass"
     for n, bolt in enumerate(bolts):
@@ -140,8 +140,7 @@ class Beats(TimedBolt):
 @pytest.mark.parametrize("time", [EventTime("ts"), EventTime("ts", in_order=False), None])
 @pytest.mark.parametrize("sender", ["source", "pass"])
 def test_timers_that_timers_set_go_on_as_live_or_are_warned_of(time: Any, sender: str) -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "value", "ts"))
+    builder = building(source=Source("key", "value", "ts"))
     builder.set_bolt("pass", Pass()).global_grouping("source")
     builder.set_bolt("beats", by_ts(Beats(), 10)).global_grouping(sender)
     data = [("a", 1, 10 * n) for n in range(60)]
@@ -195,8 +194,7 @@ def test_windows_fire_along_the_way_when_time_is_known() -> None:
     """Return what is emitted carries the time of its firing: all at the end would have the last
     one's.
     """
-    builder = TopologyBuilder()
-    builder.set_spout("source", Source("key", "value", "ts"))
+    builder = building(source=Source("key", "value", "ts"))
     builder.set_bolt("sum", by_ts(WindowSums().with_tumbling_window(MS(1000))), 2).fields_grouping(
         "source", "key"
     )
@@ -214,10 +212,8 @@ def test_windows_fire_along_the_way_when_time_is_known() -> None:
 def test_a_window_that_fails_is_named_or_put_aside() -> None:
     topology = chain(by_ts(FailsAt().with_tumbling_window(MS(100))))
     data = [("a", 1, 10), ("a", 2, 110), ("a", 3, 210)]
-    with pytest.raises(
-        ReplayFailedError,
-        match=r"component 'w0' \(task \d\) failed 4 times on .*end=200.*not this window",
-    ):
+    sentence = r"component 'w0' \(task \d\) failed 4 times on .*end=200.*not this window"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay_locally(topology, {"source": data})
     results = replay_locally(topology, {"source": data}, skip_bad=True)
     assert sorted(results["w0"]) == [("a", 1, 99), ("a", 3, 299)]
@@ -263,19 +259,16 @@ def data_topology() -> Topology:
 def test_on_spark_rows_come_to_their_tasks_in_the_order_of_time_and_then_of_place(
     spark: SparkSession,
 ) -> None:
-    topology, data = (
-        data_topology(),
-        [(key, n, at_ms // 20 * 20) for n, (key, _, at_ms) in enumerate(rows(2))],
-    )
+    topology = data_topology()
+    data = [(key, n, at_ms // 20 * 20) for n, (key, _, at_ms) in enumerate(rows(2))]
     frame = spark.createDataFrame(
         spark.sparkContext.parallelize(data, 4), "key string, value bigint, ts bigint"
     )
     plan = make_plan(topology, merge({}).as_dict(), "replay", {})
     times = {Feed(spout.id, "default"): "ts" for spout in topology.spouts}
     job = make_job(plan, RunSettings(time_fields=times, is_sorted=True), is_local=True)
-    assert [sql_shuffled_input(plan, job, s) is not None for s in plan.stages if not s.feed] == [
-        True
-    ] * 4
+    result = [sql_shuffled_input(plan, job, s) is not None for s in plan.stages if not s.feed]
+    assert result == [True] * 4
     local = replay_locally(
         topology, {spout.id: data for spout in topology.spouts}, event_time=EventTime("ts")
     )

@@ -26,7 +26,7 @@ from tests.streams.joining import (
     topology,
 )
 from tests.tiers import examples
-from tests.topologies import running
+from tests.topologies import building, running
 
 
 def joined(kind: str, within: int | None, deletes: Any = None, stream: str = "") -> AsOfJoinBolt:
@@ -119,9 +119,9 @@ def test_rows_of_one_time_are_stored_one_by_one() -> None:
 
 
 def test_a_table_is_joined_by_a_foreign_key() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("orders", FeederSpout(["id", "user_id", "at"]))
-    builder.set_spout("users", FeederSpout(["id", "name", "op", "at"]))
+    builder = building(
+        orders=FeederSpout(["id", "user_id", "at"]), users=FeederSpout(["id", "name", "op", "at"])
+    )
     join = AsOfJoinBolt("orders", "user_id").left_join("users", "id", deletes={"op": ["delete"]})
     join = join.select("orders:id as order", "name").with_timestamp_field("at")
     builder.set_bolt("join", join, 2, inputs=["orders", "users"])
@@ -147,9 +147,7 @@ def test_values_that_end_a_key_may_be_a_set_and_those_of_rows_of_any_type() -> N
 
 def test_without_a_time_rows_meet_the_version_that_is_there() -> None:
     left, right = FeederSpout(LEFT), FeederSpout(RIGHT)
-    builder = TopologyBuilder()
-    builder.set_spout("left", left)
-    builder.set_spout("right", right)
+    builder = building(left=left, right=right)
     capture = CaptureBolt()
     join = AsOfJoinBolt("left", "k", LEFT).left_join("right", fields=RIGHT)
     builder.set_bolt("join", join, 2, inputs=["left", "right"])
@@ -168,9 +166,7 @@ def test_without_a_time_rows_meet_the_version_that_is_there() -> None:
 @pytest.mark.parametrize("at_ms", range(0, 60, 12))
 def test_no_row_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
     left, right = FeederSpout(LEFT), FeederSpout(RIGHT)
-    builder = TopologyBuilder()
-    builder.set_spout("left", left)
-    builder.set_spout("right", right)
+    builder = building(left=left, right=right)
     builder.set_bolt("join", joined("left", 12), 2, inputs=["left", "right"])
     capture = CaptureBolt()
     builder.set_bolt("capture", capture, inputs="join")

@@ -99,10 +99,8 @@ def test_it_makes_what_the_builder_makes() -> None:
     )
     assert made.conf == by_hand.time_conf()
     assert list(made.streams["default"].fields) == list(by_hand.outputs)
-    assert [(each.component, each.grouping.fields) for each in made.inputs] == [
-        ("orders", ("order_id",)),
-        ("payments", ("order_id",)),
-    ]
+    result = [(each.component, each.grouping.fields) for each in made.inputs]
+    assert result == [("orders", ("order_id",)), ("payments", ("order_id",))]
 
 
 def test_a_text_for_select_is_one_column() -> None:

@@ -23,7 +23,7 @@ from tests.streams.joining import (
     topology,
 )
 from tests.tiers import examples
-from tests.topologies import running
+from tests.topologies import building, running
 
 BOUNDS = st.tuples(st.integers(-20, 20), st.integers(-20, 20)).map(sorted)
 KINDS = ["inner", "left", "right", "full"]
@@ -93,9 +93,7 @@ def test_a_busy_key_and_rows_out_of_order_equal_nested_loops(kind: str) -> None:
 def test_a_busy_key_changes_no_copy_of_the_state() -> None:
     """Else a warning tells users so, in a test of theirs."""
     left, right = FeederSpout(LEFT), FeederSpout(RIGHT)
-    builder = TopologyBuilder()
-    builder.set_spout("left", left)
-    builder.set_spout("right", right)
+    builder = building(left=left, right=right)
     join = IntervalJoinBolt("left", "k", LEFT).join("right", fields=RIGHT, within=Duration(90))
     builder.set_bolt("join", join.with_timestamp_field("at"), inputs=["left", "right"])
     with running(builder.build()) as cluster:
@@ -132,9 +130,8 @@ def test_rows_that_come_in_any_order_equal_nested_loops_too(lower: int, upper: i
     )
     join = join.with_timestamp_field("at").with_lag(LAG).with_time_output("joined")
     done = complete_topology(topology(join), {"left": left, "right": right})
-    assert Counter(("default", row) for row in done["join"]) == by_hand(
-        "full", lower, upper, "", left, right
-    )
+    result = Counter(("default", row) for row in done["join"])
+    assert result == by_hand("full", lower, upper, "", left, right)
     assert done.state("join") == {}
 
 
@@ -148,9 +145,7 @@ def test_results_come_in_the_order_of_their_times_so_a_window_behind_needs_no_la
 
 def test_rows_are_released_when_the_watermark_passes() -> None:
     left, right = FeederSpout(LEFT), FeederSpout(RIGHT)
-    builder = TopologyBuilder()
-    builder.set_spout("left", left)
-    builder.set_spout("right", right)
+    builder = building(left=left, right=right)
     join = IntervalJoinBolt("left", "k", LEFT).left_join("right", fields=RIGHT, within=Duration(10))
     builder.set_bolt("join", join.with_timestamp_field("at"), inputs=["left", "right"])
     with running(builder.build()) as cluster:
@@ -176,9 +171,9 @@ def test_late_rows_go_to_the_late_stream() -> None:
 
 
 def test_select_names_the_output_and_keys_may_have_other_names_on_each_side() -> None:
-    builder = TopologyBuilder()
-    builder.set_spout("orders", FeederSpout(["id", "user", "at"]))
-    builder.set_spout("pay", FeederSpout({"ok": ["order", "user", "at"]}))
+    builder = building(
+        orders=FeederSpout(["id", "user", "at"]), pay=FeederSpout({"ok": ["order", "user", "at"]})
+    )
     join = IntervalJoinBolt("orders", ["id", "user"]).left_join(
         "pay:ok", ["order", "user"], upper=Duration(5)
     )
@@ -194,9 +189,7 @@ def test_select_names_the_output_and_keys_may_have_other_names_on_each_side() ->
 @pytest.mark.parametrize("at_ms", range(0, 60, 12))
 def test_no_pair_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
     left, right = FeederSpout(LEFT), FeederSpout(RIGHT)
-    builder = TopologyBuilder()
-    builder.set_spout("left", left)
-    builder.set_spout("right", right)
+    builder = building(left=left, right=right)
     builder.set_bolt("join", joined("full", -7, 30), 2, inputs=["left", "right"])
     capture = CaptureBolt()
     builder.set_bolt("capture", capture, inputs="join")
@@ -390,9 +383,8 @@ def test_a_field_that_one_stream_of_a_side_lacks_is_refused() -> None:
         builder.set_spout(name, FeederSpout(fields))
     join = IntervalJoinBolt(["left", "more"], "k").join("right", within=HOUR).select("k", "l", "r")
     builder.set_bolt("join", join.with_timestamp_field("at"), inputs=["left", "more", "right"])
-    with pytest.raises(
-        InvalidTopologyError, match="select has 'l', which is no field of 'left' or"
-    ):
+    sentence = "select has 'l', which is no field of 'left' or"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         builder.build()
 
 

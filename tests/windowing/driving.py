@@ -98,10 +98,8 @@ class Driver:
         codec = Codec()
         conf = bolt.time_conf()
         self.settings = read_settings("bolt", conf, conf)
-        self.state, self.times = (
-            MemoryState(codec, is_strict=True),
-            MemoryState(codec, is_strict=True),
-        )
+        self.state = MemoryState(codec, is_strict=True)
+        self.times = MemoryState(codec, is_strict=True)
         self.times.load(stored or [])
         self.errors: list[str] = []
         self.now_ms = 0

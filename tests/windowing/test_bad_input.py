@@ -201,11 +201,9 @@ def test_a_window_that_fails_is_tried_again_and_holds_up_the_ones_behind_it() ->
     driver = Driver(timed(Failing(2).with_window(Duration(10))), retries=2)
     driver.rows([("a", 5, 1), ("a", 15, 1)])
     driver.end()
-    assert (driver.emitted(), dict(driver.state.items()), driver.runner.next_due_ms()) == (
-        [],
-        {},
-        100,
-    )
+    assert driver.emitted() == []
+    assert dict(driver.state.items()) == {}
+    assert driver.runner.next_due_ms() == 100
     driver.now_ms = 99
     driver.end()
     assert len(driver.errors) == 1
@@ -260,10 +258,8 @@ def test_a_count_window_that_always_fails_is_parked_with_its_bounds(retries: int
             (letter.stream, letter.values, letter.attempts) for letter in cluster.dead_letters
         ]
         assert letters == [("__window", (["a"], end - 2, end), retries + 1) for end in (2, 4)]
-        assert [letter.window["value"] for letter in cluster.dead_letters if letter.window] == [
-            [2, 2],
-            [2, 2],
-        ]
+        result = [letter.window["value"] for letter in cluster.dead_letters if letter.window]
+        assert result == [[2, 2], [2, 2]]
         assert cluster.counts("windows").emitted == 2, "another key's windows fire"
 
 
@@ -321,9 +317,8 @@ def test_a_tuple_whose_fold_fails_is_parked_and_in_no_window() -> None:
         for n in range(4):
             spout.feed(["a", n, 1])
         cluster.run_until_idle()
-        assert [(letter.stream, letter.values) for letter in cluster.dead_letters] == [
-            ("default", ("a", 1, 1))
-        ]
+        result = [(letter.stream, letter.values) for letter in cluster.dead_letters]
+        assert result == [("default", ("a", 1, 1))]
         assert cluster.counts("windows").emitted == 1
 
 
@@ -336,10 +331,8 @@ def test_windows_of_another_shape_are_not_put_into_what_is_stored() -> None:
         Listing().with_window(Duration(10)),
         Adding().with_window(Count(10)),
     ):
-        with pytest.raises(
-            InvalidTopologyError,
-            match="the store holds folded windows by time of 10 every 10, the code now has",
-        ):
+        sentence = "the store holds folded windows by time of 10 every 10, the code now has"
+        with pytest.raises(InvalidTopologyError, match=sentence):
             Driver(timed(bolt), driver.stored())
 
 

@@ -271,10 +271,8 @@ def test_sessions_in_the_form_of_an_older_version_are_refused() -> None:
         [["shape"], ["session", 10, 10, True]],
         [["s", "a"], [[1, 5, 0, [2, 3]], [40, 41, 0, [2, 3]]]],
     ]
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"session windows in the form of an older version.*kill the topology",
-    ):
+    sentence = r"session windows in the form of an older version.*kill the topology"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         Driver(copy.copy(bolt), former)
 
 

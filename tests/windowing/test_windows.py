@@ -95,9 +95,8 @@ def test_collected_windows_hold_what_the_definition_says(
     bolt = timed(Listing().with_window(ms(length), ms(slide)).with_key("key"))
     windows = expected(on_time, length, slide)
     found = run_through(bolt, on_time, lag).emitted()
-    assert {(row[0][0], row[2]): sorted(row[4]) for row in found} == {
-        p: sorted(e[2] for e in es) for p, es in windows.items()
-    }
+    result = {(row[0][0], row[2]): sorted(row[4]) for row in found}
+    assert result == {p: sorted(e[2] for e in es) for p, es in windows.items()}
     assert len(found) == len(windows)
     assert [row[2] for row in found] == sorted(row[2] for row in found)
     for row in found:
@@ -115,9 +114,8 @@ def test_folded_windows_agree_and_survive_restarts(
     on_time, _ = split_late(events, lag)
     bolt = timed(kind().with_window(ms(length), ms(slide)).with_key("key"))
     found = run_through(bolt, on_time, lag, cuts).emitted()
-    assert {(row[0][0], row[2]): row[4] for row in found} == totals(
-        expected(on_time, length, slide)
-    )
+    result = {(row[0][0], row[2]): row[4] for row in found}
+    assert result == totals(expected(on_time, length, slide))
     assert len(found) == len({(row[0][0], row[2]) for row in found})
 
 
@@ -166,9 +164,8 @@ def test_sessions_are_runs_without_a_gap(
     listed = run_through(
         timed(Listing().with_session_window(ms(gap)).with_key("key")), on_time, lag, cuts
     ).emitted()
-    assert sorted(
-        (row[0][0], row[1], row[2], [len(row[4]), sum(row[4])]) for row in listed
-    ) == sorted(wanted)
+    result = sorted((row[0][0], row[1], row[2], [len(row[4]), sum(row[4])]) for row in listed)
+    assert result == sorted(wanted)
 
 
 @given(EVENTS, st.integers(0, 15), st.integers(0, 15))
