@@ -143,10 +143,8 @@ def test_a_full_disk_keeps_a_file_sink_waiting_and_loses_nothing(
     sink = FileSink(small_disk / "out", format, "n bigint, text string", flush_secs=0)
     relieved = Relieved(sink, fill(small_disk))
     write(relieved)
-    assert (
-        len(relieved.refusals.value) >= 2
-        and "No space left on device" in relieved.refusals.value[0]
-    )
+    assert len(relieved.refusals.value) >= 2
+    assert "No space left on device" in relieved.refusals.value[0]
     read_back = pq.read_table if format == "parquet" else _read_json
     found = [
         row for path in (small_disk / "out").glob("*.*") for row in read_back(path).to_pylist()
@@ -252,13 +250,11 @@ def test_a_parquet_row_that_no_tuple_can_carry_costs_itself_only(tmp_path: Path)
 
 def test_a_column_whose_type_has_changed_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": ["1"], "t": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(
-        InvalidConfigError, match=r"a.parquet: column 'n' is string, but the source declares bigint"
-    ):
+    sentence = r"a.parquet: column 'n' is string, but the source declares bigint"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Run(Files(str(tmp_path / "a.parquet"), "parquet", {"n": "bigint", "t": "string"})).steps(3)
-    with pytest.raises(
-        InvalidConfigError, match="column 'n' is string, but the source declares timestamp"
-    ):
+    sentence = "column 'n' is string, but the source declares timestamp"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Run(Files(str(tmp_path / "a.parquet"), "parquet", {"n": "timestamp"})).steps(3)
 
 
@@ -266,10 +262,8 @@ def test_a_folder_of_another_schema_is_named_and_kept(tmp_path: Path) -> None:
     old = FileSink(tmp_path, schema="n bigint, text string", flush_secs=0)
     write(old)
     new = FileSink(tmp_path, schema="n bigint, text string, more double", flush_secs=0)
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"has the columns n int64, text string, the sink n int64, .* more double",
-    ):
+    sentence = r"has the columns n int64, text string, the sink n int64, .* more double"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(new, ["n", "text", "more"], [(1, "a", 1.0)])
     found = [row for path in tmp_path.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
     assert Counter((row["n"], row["text"]) for row in found) == Counter(ROWS)
@@ -277,28 +271,23 @@ def test_a_folder_of_another_schema_is_named_and_kept(tmp_path: Path) -> None:
 
 def test_a_folder_that_goes_in_the_middle_of_a_run_is_named(tmp_path: Path) -> None:
     inner = FileSink(tmp_path / "out", schema="n bigint, text string", flush_secs=0)
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"/out: epoch \d+ was staged as .* is there any more; restore it, or kill",
-    ):
+    sentence = r"/out: epoch \d+ was staged as .* is there any more; restore it, or kill"
+    with pytest.raises(WorkerFailedError, match=sentence):
         write(Spoiled(inner, lambda: shutil.rmtree(tmp_path / "out")))
 
 
 def test_a_table_that_is_dropped_in_the_middle_of_a_run_is_named_and_hostile_names_are_names(
     tmp_path: Path,
 ) -> None:
-    url, connection = (
-        f"sqlite:///{tmp_path / 'a.db'}",
-        sqlite3.connect(tmp_path / "a.db", isolation_level=None),
-    )
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    connection = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
     connection.execute('CREATE TABLE "ro""ws; --" ("n"");--" INTEGER, ":p" TEXT)')
     assert feed(SqlSink(url, 'ro"ws; --'), ['n");--', ":p"], [(1, "a")]) == []
     assert connection.execute('SELECT * FROM "ro""ws; --"').fetchall() == [(1, "a")]
     connection.execute("DROP TABLE sparkstorm_epochs")  # simulated topologies have all the same id
     connection.execute("CREATE TABLE target (n INTEGER, text TEXT)")
-    with pytest.raises(
-        WorkerFailedError, match=r"'sink' .*: table target at .*: no such table: target"
-    ):
+    sentence = r"'sink' .*: table target at .*: no such table: target"
+    with pytest.raises(WorkerFailedError, match=sentence):
         write(Spoiled(SqlSink(url, "target"), lambda: connection.execute("DROP TABLE target")))
     connection.close()
 
@@ -374,9 +363,8 @@ def test_wrong_tokens_and_addresses_end_a_run_and_park_nothing(target: Target) -
         (308, "it points elsewhere"),
     ):
         target.statuses = [status] * 99
-        with pytest.raises(
-            WorkerFailedError, match=rf"'sink' .*: {target.url} answers {status}: said; {mend}"
-        ):
+        sentence = rf"'sink' .*: {target.url} answers {status}: said; {mend}"
+        with pytest.raises(WorkerFailedError, match=sentence):
             feed(HttpSink(target.url), ["n"], [[1], [2]])
     assert target.bodies == {}
 
@@ -443,11 +431,9 @@ TIMES = st.lists(st.lists(st.integers(0, 50), max_size=20), min_size=1, max_size
 def test_a_record_is_as_late_as_in_its_own_partition(
     times: list[list[int]], data: st.DataObject
 ) -> None:
-    order, left, given = (
-        PartitionOrder(1000),
-        [list(each) for each in times],
-        list[tuple[int, int]](),
-    )
+    order = PartitionOrder(1000)
+    left = [list(each) for each in times]
+    given = list[tuple[int, int]]()
     for place in range(len(times)):
         order.add(str(place))
     ended: set[int] = set()

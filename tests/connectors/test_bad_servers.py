@@ -103,17 +103,13 @@ def test_a_wrong_password_is_one_sentence_each(
 ) -> None:
     postgres.run("CREATE TABLE guarded (id BIGINT, n BIGINT)")
     monkeypatch.setenv("BAD_PASSWORD", "wrong")
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"'sink' .*: table guarded at postgresql.*password authentication failed",
-    ):
+    sentence = r"'sink' .*: table guarded at postgresql.*password authentication failed"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(SqlSink(postgres.url, "guarded", **secret), ["id", "n"], [(1, 2)])
     with pytest.raises(InvalidConfigError, match=r"authentication failed for user .postgres."):
         opened(SqlLookup(postgres.url, "guarded", "id", password_env="BAD_PASSWORD"), ["n"])
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"component 'sql', guarded at postgresql.*password authentication failed",
-    ):
+    sentence = r"component 'sql', guarded at postgresql.*password authentication failed"
+    with pytest.raises(InvalidConfigError, match=sentence):
         step_once(SqlSource(postgres.url, "guarded", ["n"], key="id", **secret))
     assert postgres.run("SELECT * FROM guarded") == []
 
@@ -137,9 +133,8 @@ def test_keys_that_postgresql_refuses_fail_alone_whatever_their_column(
 def test_a_table_that_is_missing_or_has_changed_is_named(
     postgres: PostgresServer, secret: dict[str, Any]
 ) -> None:
-    with pytest.raises(
-        InvalidConfigError, match=r'component .sql., nowhere at .*relation "nowhere" does not exist'
-    ):
+    sentence = r'component .sql., nowhere at .*relation "nowhere" does not exist'
+    with pytest.raises(InvalidConfigError, match=sentence):
         step_once(SqlSource(postgres.url, "nowhere", ["n"], key="id", **secret))
     postgres.run(
         "CREATE TABLE moving (id BIGINT PRIMARY KEY, n BIGINT)", "INSERT INTO moving VALUES (1, 10)"
@@ -156,10 +151,8 @@ def test_a_table_that_is_missing_or_has_changed_is_named(
     postgres.run("CREATE TABLE target (n BIGINT, text TEXT)")
 
     drop = Shared(lambda: postgres.run("ALTER TABLE target DROP COLUMN text"))
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"table target at .*(has no column 'text'|column \"text\" .*does not exist)",
-    ):
+    sentence = r"table target at .*(has no column 'text'|column \"text\" .*does not exist)"
+    with pytest.raises(WorkerFailedError, match=sentence):
         write(Dropping(drop, postgres.url, "target", **secret))
     # two epochs, each once
     assert [n for (n,) in postgres.run("SELECT n FROM target ORDER BY n")] == [0, 1, 2]

@@ -97,9 +97,8 @@ def test_spark_names_the_folders_alike_and_reads_them(
     assert parked(sink, rows, FIELDS) == []
     frame = spark.createDataFrame(rows, "at_ms long, city string, n long")
     frame.write.partitionBy("city").parquet(str(tmp_path / "spark"))
-    assert read(tmp_path / "own").keys() == {
-        path.name for path in (tmp_path / "spark").glob("city=*")
-    }
+    result = read(tmp_path / "own").keys()
+    assert result == {path.name for path in (tmp_path / "spark").glob("city=*")}
     found = spark.read.parquet(str(tmp_path / "own")).collect()
     wanted = spark.read.parquet(str(tmp_path / "spark")).collect()
     assert Counter(found) == Counter(wanted) and len(found) == len(rows)
@@ -134,9 +133,8 @@ def test_small_files_are_merged_in_their_folder(tmp_path: Path, format: str) -> 
     sink = FileSink(tmp_path, format, schema, partition_by="n", flush_secs=0)
     assert feed(sink, ["n", "text"], rows) == []
     assert len(list(tmp_path.rglob("n=*/*.*"))) == 3
-    assert read(tmp_path) == {
-        f"n={n}": Counter((text,) for m, text in rows if m == n) for n in range(3)
-    }
+    result = read(tmp_path)
+    assert result == {f"n={n}": Counter((text,) for m, text in rows if m == n) for n in range(3)}
 
 
 @pytest.mark.slow
@@ -270,9 +268,8 @@ def test_files_reads_its_fields_from_the_names_of_folders(tmp_path: Path, format
         found = live(source)
         assert Counter(found["default"]) == wanted and found["bad"] == []
         assert divided(source, tmp_path, 1) == found, "replayed"
-    with pytest.raises(
-        WorkerFailedError, match=r"the folder 'day=.*' names no value of field 'day'"
-    ):
+    sentence = r"the folder 'day=.*' names no value of field 'day'"
+    with pytest.raises(WorkerFailedError, match=sentence):
         live(Files(str(tmp_path), format, {"n": "bigint", "day": "bigint"}))
 
 

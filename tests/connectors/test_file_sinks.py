@@ -211,9 +211,8 @@ def test_a_name_that_no_system_takes_is_refused_where_it_is_given(name: Any) -> 
 )
 def test_a_topic_that_kafka_refuses_is_refused_where_it_is_given(name: Any) -> None:
     for make in (lambda: KafkaSink("h:1", name), lambda: KafkaSource("h:1", ["fine", name])):
-        with pytest.raises(
-            InvalidConfigError, match=r"Kafka(Sink|Source): .* is no name of a topic"
-        ):
+        sentence = r"Kafka(Sink|Source): .* is no name of a topic"
+        with pytest.raises(InvalidConfigError, match=sentence):
             make()
 
 
@@ -283,9 +282,8 @@ def test_a_folder_that_cannot_be_ends_the_run_at_once(tmp_path: Path) -> None:
 
 def test_a_full_or_foreign_folder_is_said_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(
-        WorkerFailedError, match=r"'files' .* waits for its target: .*; given up after 1 s"
-    ):
+    sentence = r"'files' .* waits for its target: .*; given up after 1 s"
+    with pytest.raises(WorkerFailedError, match=sentence):
         write(FileSink(tmp_path / "file", schema="n bigint, text string", flush_secs=0))
     with pytest.raises(InvalidConfigError, match="parquet needs a schema"):
         FileSink(tmp_path)

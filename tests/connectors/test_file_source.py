@@ -34,12 +34,10 @@ class Context:
     """Context of the spout, with a clock that the test moves."""
 
     def __init__(self, index: int = 0, tasks: int = 1) -> None:
-        self.task_index, self.peers, self.component_id, self.at_ms = (
-            index,
-            tuple(range(tasks)),
-            "files",
-            0,
-        )
+        self.task_index = index
+        self.peers = tuple(range(tasks))
+        self.component_id = "files"
+        self.at_ms = 0
         self.column_streams: frozenset[str] = frozenset()
 
     def now_ms(self) -> int:
@@ -242,10 +240,8 @@ def test_no_row_of_a_csv_file_is_passed_by_in_silence(
 
 def test_headers_that_are_none_are_named(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_bytes(b"a,b\r1,x\r2,y\r")
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"1\.csv: its header cannot be read: a carriage return outside of quotes",
-    ):
+    sentence = r"1\.csv: its header cannot be read: a carriage return outside of quotes"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Run(Files(str(tmp_path / "1.csv"), "csv", ["a"])).steps()
 
 
@@ -346,10 +342,8 @@ def test_a_file_that_goes_or_shrinks_between_two_runs_is_reported_and_the_next_i
     again = Run(spout, begun.spout.snapshot()).steps()
     assert again.lines == ["0", "1", "2"] and again.spout.is_exhausted()
     [(path, _, _, reason)] = again.collector.bad
-    assert (
-        path == str(tmp_path / "a")
-        and ("is gone" if harm == "gone" else "has become shorter") in reason
-    )
+    assert path == str(tmp_path / "a")
+    assert ("is gone" if harm == "gone" else "has become shorter") in reason
     assert str(tmp_path / "a") in again.collector.errors[0]
 
 
@@ -431,9 +425,8 @@ def test_a_new_file_under_an_old_inode_is_told_from_it(tmp_path: Path) -> None:
     run = Run(Files(str(log), tail=True)).steps()
     position = run.spout.snapshot()
     log.write_bytes(b"other 0\nother 1\nother 2\nother 3\n")  # the same inode
-    assert Run(Files(str(log), tail=True), position).steps().lines == [
-        f"other {n}" for n in range(4)
-    ]
+    result = Run(Files(str(log), tail=True), position).steps().lines
+    assert result == [f"other {n}" for n in range(4)]
 
 
 def test_hostile_names_and_what_is_no_file_do_no_harm(tmp_path: Path) -> None:
@@ -496,9 +489,8 @@ def test_a_log_that_is_rotated_away_before_a_position_in_it_is_committed_is_not_
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidConfigError, match="format is 'xml'; there are lines, json, csv, parquet"
-    ):
+    sentence = "format is 'xml'; there are lines, json, csv, parquet"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Files("a", "xml")
     with pytest.raises(InvalidConfigError, match="json needs fields, as names or types by name"):
         Files("a", "json")
@@ -507,9 +499,8 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfigError, match=r"component 'files': no file matches .*/nothing"):
         Run(Files(str(tmp_path / "nothing"))).steps()
     (tmp_path / "a.csv").write_text("id,name\n1,x\n")
-    with pytest.raises(
-        InvalidConfigError, match=r"a.csv: its header has no column 'text', only id, name"
-    ):
+    sentence = r"a.csv: its header has no column 'text', only id, name"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Run(Files(str(tmp_path / "a.csv"), "csv", ["text"])).steps()
     (tmp_path / "b.parquet").write_text("no parquet")
     with pytest.raises(InvalidConfigError, match=r"b.parquet is no Parquet file: "):

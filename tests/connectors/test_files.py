@@ -74,9 +74,8 @@ def test_paths_are_taken_as_what_find_files_returns_of_them(tmp_path: Path) -> N
         spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
         drain(spout)
         assert collector.lines == ["a.txt", "b.txt"]
-    with pytest.raises(
-        InvalidConfigError, match=r"FileLines: 7 is no path and no \(path, bytes\) of `find_files`"
-    ):
+    sentence = r"FileLines: 7 is no path and no \(path, bytes\) of `find_files`"
+    with pytest.raises(InvalidConfigError, match=sentence):
         FileLines([7])  # type: ignore[list-item]
 
 
@@ -125,9 +124,8 @@ def test_blocks_hold_the_lines_that_would_be_emitted_one_by_one(
         drain(block)
     assert of_batches.lines == of_rows.lines
     assert block.snapshot() == single.snapshot() and block.extent() == single.extent()
-    assert len(set(of_batches.ids)) == len(of_batches.ids) and set(of_batches.ids) <= set(
-        of_rows.ids
-    )
+    assert len(set(of_batches.ids)) == len(of_batches.ids)
+    assert set(of_batches.ids) <= set(of_rows.ids)
 
 
 def test_empty_files_are_passed_by(tmp_path: Path) -> None:
@@ -146,9 +144,8 @@ def test_nothing_but_empty_files_is_a_source_that_ends(tmp_path: Path) -> None:
 
 
 def test_a_missing_path_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidConfigError, match=r"input .*/nowhere: there is no such file or folder"
-    ):
+    sentence = r"input .*/nowhere: there is no such file or folder"
+    with pytest.raises(InvalidConfigError, match=sentence):
         find_files([tmp_path, tmp_path / "nowhere"])
 
 
@@ -224,9 +221,8 @@ def test_what_one_run_hands_over_the_next_goes_on_behind_whatever_its_tasks(
 @pytest.mark.parametrize("handed", [None, [1, 2], {"a": "b"}, {"a": -1}, {1: 1}])
 def test_what_no_files_handed_over_is_refused(tmp_path: Path, handed: Any) -> None:
     (tmp_path / "a").write_bytes(b"1\n")
-    with pytest.raises(
-        InvalidConfigError, match=r"FileLines was handed .*, which is not bytes read by path"
-    ):
+    sentence = r"FileLines was handed .*, which is not bytes read by path"
+    with pytest.raises(InvalidConfigError, match=sentence):
         FileLines(find_files([tmp_path])).take_over([handed])
 
 
@@ -280,10 +276,8 @@ def test_a_task_reads_its_share_in_the_order_of_names_whatever_the_sizes(tmp_pat
 def test_a_share_is_read_in_the_order_of_a_key(tmp_path: Path) -> None:
     for name in ("10.log", "9.log", "2.log"):
         (tmp_path / name).write_text(name)
-    spout, collector = (
-        FileLines(find_files([tmp_path]), order=lambda path: int(Path(path).stem)),
-        Collector(),
-    )
+    spout = FileLines(find_files([tmp_path]), order=lambda path: int(Path(path).stem))
+    collector = Collector()
     spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
     drain(spout)
     assert collector.lines == ["2.log", "9.log", "10.log"]

@@ -84,9 +84,8 @@ def test_rows_are_posted_under_keys_that_stay_whatever_dies(target: Target) -> N
         target.bodies.clear()
 
         def check() -> None:
-            assert sorted(row["n"] for body in target.bodies.values() for row in body) == list(
-                range(8)
-            )
+            result = sorted(row["n"] for body in target.bodies.values() for row in body)
+            assert result == list(range(8))
 
         return HttpSink(target.url, batch=3), check
 
@@ -273,10 +272,8 @@ def test_a_token_that_no_header_holds_is_refused_and_not_shown(
 ) -> None:
     for token in ("of-the-test\r\nX-Other: y", "of-the-test\u20ac"):
         monkeypatch.setenv("BAD_TOKEN", token)
-        with pytest.raises(
-            InvalidConfigError,
-            match="'sink': the token holds what no header may hold; name the token's place",
-        ) as failed:
+        sentence = "'sink': the token holds what no header may hold; name the token's place"
+        with pytest.raises(InvalidConfigError, match=sentence) as failed:
             feed(HttpSink("http://127.0.0.1:9/", token_env="BAD_TOKEN"), ["n"], [[1]])
         assert "of-the-test" not in str(failed.value)
 

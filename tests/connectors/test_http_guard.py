@@ -218,9 +218,8 @@ def test_a_webhook_with_a_certificate_speaks_tls_alone(
 
 def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     hook = Webhook(free_port(), ["user"], certificate="no.pem", key="no.key")
-    with pytest.raises(
-        InvalidConfigError, match=r"'hook': the certificate no\.pem with the key no\.key cannot be"
-    ):
+    sentence = r"'hook': the certificate no\.pem with the key no\.key cannot be"
+    with pytest.raises(InvalidConfigError, match=sentence):
         hook.open({}, Place(), None)  # type: ignore[arg-type]
 
 

@@ -65,9 +65,8 @@ def test_rows_are_in_the_table_once_whatever_dies(tmp_path: Path) -> None:
         def check() -> None:
             assert rows_of(folder) == Counter((n, f"text {n}") for n in range(5))
             files = {task.file.file_path for task in table_of(folder).scan().plan_files()}
-            assert {Path(path).name for path in files} == {
-                path.name for path in folder.rglob("*.parquet")
-            }
+            result = {Path(path).name for path in files}
+            assert result == {path.name for path in folder.rglob("*.parquet")}
 
         return sink_of(folder), check
 
@@ -127,19 +126,15 @@ def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
     catalog = load_catalog("default", **catalog_of(tmp_path))
     catalog.create_namespace("db")
     catalog.create_table("db.rows", pa.schema([("n", pa.string())]))
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"db.rows: the table has the columns n (large_)?string, the sink n int64",
-    ):
+    sentence = r"db.rows: the table has the columns n (large_)?string, the sink n int64"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(sink_of(tmp_path), ["n", "text"], [(1, "a")])
     catalog.close()
     for name in ("rows", "db..rows", "db."):
         with pytest.raises(InvalidConfigError, match=r"is no table of the form namespace\.table"):
             IcebergSink(name, SCHEMA)
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"properties: s3.secret-access-key holds a password or secret; put it into PYICEBERG_",
-    ):
+    words = r"properties: s3.secret-access-key holds a password or secret; put it into PYICEBERG_"
+    with pytest.raises(InvalidConfigError, match=words):
         IcebergSink("db.rows", SCHEMA, properties={"s3.secret-access-key": "x"})
     for uri in (
         "postgresql+psycopg://me:secret@host/db",
@@ -147,7 +142,6 @@ def test_tables_that_do_not_fit_are_named(tmp_path: Path) -> None:
         "host=h user=me password=secret",
         "Server=h;Pwd = secret",
     ):
-        with pytest.raises(
-            InvalidConfigError, match=r"^(?!.*secret@).*properties: uri holds a password"
-        ):
+        sentence = r"^(?!.*secret@).*properties: uri holds a password"
+        with pytest.raises(InvalidConfigError, match=sentence):
             IcebergSink("db.rows", SCHEMA, properties={"type": "sql", "uri": uri})

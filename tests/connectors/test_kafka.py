@@ -327,10 +327,8 @@ def test_records_whose_batch_is_larger_than_the_topic_takes_are_written_in_small
 
 
 def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"'sink' \(task \d\): topic no-such of Kafka at .*: .*[Uu]nknown topic",
-    ):
+    sentence = r"'sink' \(task \d\): topic no-such of Kafka at .*: .*[Uu]nknown topic"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(
             KafkaSink(kafka.address, "no-such", options={"allow.auto.create.topics": False}),
             ["n"],
@@ -340,9 +338,8 @@ def test_mistakes_are_one_sentence(kafka: KafkaServer) -> None:
     produce(kafka, name, ["a"])
     source = KafkaSource(kafka.address, name)
     bench: Any = Bench(source, {f"{name}/0": 77})
-    with pytest.raises(
-        InvalidConfigError, match=rf"offset 77 of {name}/0 is out of range: .*; set lost=\"skip\""
-    ):
+    sentence = rf"offset 77 of {name}/0 is out of range: .*; set lost=\"skip\""
+    with pytest.raises(InvalidConfigError, match=sentence):
         bench.until(1)
     source.close()
     skipping = KafkaSource(kafka.address, name, lost="skip")
@@ -385,17 +382,14 @@ def test_a_wrong_password_is_one_sentence(
     monkeypatch.setattr("sparkstorm.connectors.kafka.partitions.CALL_SECS", 2.0)
     monkeypatch.setattr("sparkstorm.connectors.kafka.sink.CALL_SECS", 2.0)
     source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
-    with pytest.raises(
-        InvalidConfigError, match=rf"Kafka at {kafka.guarded}, {name}: .*Authentication failed"
-    ):
+    sentence = rf"Kafka at {kafka.guarded}, {name}: .*Authentication failed"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Bench(source).until(1)
     with pytest.raises(InvalidConfigError, match="Authentication failed"):
         source.next_tuple()  # and it stays so
     source.close()
-    with pytest.raises(
-        WorkerFailedError,
-        match=rf"topic {name} of Kafka at {kafka.guarded}: .*Authentication failed",
-    ):
+    sentence = rf"topic {name} of Kafka at {kafka.guarded}: .*Authentication failed"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(
             KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"),
             ["n"],
@@ -652,9 +646,8 @@ def test_a_topic_is_copied_with_its_headers_bytes_and_tombstones_whatever_dies(
     )
     rows = Bench(source).until(4)
     source.close()
-    assert [list(row[6]) for row in rows] == [
-        [list(pair) for pair in headers] for _, _, headers, _ in ODD_RECORDS
-    ]
+    result = [list(row[6]) for row in rows]
+    assert result == [[list(pair) for pair in headers] for _, _, headers, _ in ODD_RECORDS]
     fields = ["value", "key", "topic", "partition", "offset", "time_ms", "headers"]
     number, left = 0, Shared([0])
     while left.value[0] <= 0:
@@ -712,11 +705,8 @@ def test_the_position_is_behind_tombstones_that_are_left_out(kafka: KafkaServer,
         kafka.address, name, {"n": "bigint"}, tombstones="emit", time=time, follow=False
     )
     found = Bench(emitting).until(3)
-    assert [(row[0], row[1], row[5]) for row in found] == [
-        (5, "a", 5),
-        (None, "a", 6),
-        (None, "b", 7),
-    ]
+    result = [(row[0], row[1], row[5]) for row in found]
+    assert result == [(5, "a", 5), (None, "a", 6), (None, "b", 7)]
     emitting.close()
 
 
@@ -985,10 +975,8 @@ def test_values_by_a_registry_go_there_and_back_and_wait_while_it_is_away(
         found = bench.until(99)
         assert source.snapshot() == {f"{name}/0": source.extent()[0]}
         source.close()
-    assert [row[1:4] for row in found if row[0] == "default"] == [
-        ("ann", 1 << 60, 5),
-        ("cid", 3, 8),
-    ]
+    result = [row[1:4] for row in found if row[0] == "default"]
+    assert result == [("ann", 1 << 60, 5), ("cid", 3, 8)]
     reasons = [row[3] for row in found if row[0] == "bad"]
     assert "its schema 99 is not in the Schema Registry" in reasons[0]
     assert "no registry's format" in reasons[1] and "none of AVRO schema 1" in reasons[2]

@@ -32,22 +32,23 @@ FIELDS = ["k", "kind", "text"]
 
 
 class Table:
-    """A table of one of the two formats in a folder."""
+    """A table of one of the two formats in a folder, an Iceberg table with its catalog in another
+    one.
+    """
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, catalog: Path | None = None) -> None:
         self.is_delta = kind == "delta"
         self.folder = folder
         self.path = folder / "rows"
+        self.properties = {**catalog_of(catalog or folder), "warehouse": f"file://{folder}"}
 
     def sink(self, schema: Any = SCHEMA, **options: Any) -> DeltaSink | IcebergSink:
         if self.is_delta:
             return DeltaSink(self.path, schema, flush_secs=0, **options)
-        return IcebergSink(
-            "db.rows", schema, properties=catalog_of(self.folder), flush_secs=0, **options
-        )
+        return IcebergSink("db.rows", schema, properties=self.properties, flush_secs=0, **options)
 
     def iceberg(self) -> Any:
-        return load_catalog("default", **catalog_of(self.folder)).load_table("db.rows")
+        return load_catalog("default", **self.properties).load_table("db.rows")
 
     def read(self) -> list[tuple[Any, ...]]:
         """Rows of the table, by its library."""
@@ -181,9 +182,8 @@ def test_a_table_of_another_layout_keeps_it(tmp_path: Path) -> None:
     assert feed(table.sink(of_rows, compact_files=4), ["n", "at"], rows) == []
     assert table.read() == sorted(rows, key=repr)
     assert len({str(scan.file.partition) for scan in table.iceberg().scan().plan_files()}) == 2
-    with pytest.raises(
-        WorkerFailedError, match=r"the table is partitioned by day\(at\), the sink by n; drop"
-    ):
+    sentence = r"the table is partitioned by day\(at\), the sink by n; drop"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(table.sink(of_rows, partition_by="n"), ["n", "at"], rows)
     catalog.close()
 

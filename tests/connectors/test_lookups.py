@@ -173,10 +173,8 @@ def test_hashes_and_texts_of_a_redis_are_looked_up(
     assert ("zoe", 1) not in answers
     lookup.close()
     text = RedisLookup(url, "city:{}", text=True, password_env="TEST_REDIS_PASSWORD")
-    assert opened(text, ["city"]).fetch(["ann", b"\xff", "bob"]) == {
-        "ann": ("Delft",),
-        b"\xff": ("Nice",),
-    }
+    result = opened(text, ["city"]).fetch(["ann", b"\xff", "bob"])
+    assert result == {"ann": ("Delft",), b"\xff": ("Nice",)}
     text.close()
 
 

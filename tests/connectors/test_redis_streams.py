@@ -77,9 +77,8 @@ def test_the_end_where_a_source_began_outlasts_a_restart_before_its_first_entry(
         client.xadd(there, {"n": "0"}, "5-1")
         bench: Any = Bench(source)
         bench.source.next_tuple()
-        assert [{name: id for name, (id, _) in kept.items()} for kept in bench.kept] == [
-            {there: "5-1", later: "0-0"}
-        ]
+        result = [{name: id for name, (id, _) in kept.items()} for kept in bench.kept]
+        assert result == [{there: "5-1", later: "0-0"}]
         source.close()
         client.xadd(there, {"n": "1"}, "6-0")
         client.xadd(later, {"n": "2"}, "7-0")
@@ -143,9 +142,8 @@ def test_batches_of_a_checkpoint_that_was_given_up_fence_none_of_the_next_one(
         target.forget(batch)
         target.write(batch, 0, [Row(n=n)])
     with redis_server.client() as client:
-        assert [entry[b"row"] for _, entry in client.xrange(name)] == [
-            b'{"n":%d}' % n for n in range(10) if n != 3
-        ]
+        result = [entry[b"row"] for _, entry in client.xrange(name)]
+        assert result == [b'{"n":%d}' % n for n in range(10) if n != 3]
 
 
 @pytest.fixture
@@ -265,23 +263,19 @@ def test_mistakes_are_one_sentence(
     name = next(names)
     with redis_server.client() as client:
         client.set(name, "no stream")
-    with pytest.raises(
-        WorkerFailedError, match=r"'sink' .*: stream links-\d+ of Redis at .*WRONGTYPE"
-    ):
+    sentence = r"'sink' .*: stream links-\d+ of Redis at .*WRONGTYPE"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), ["n"], [[1]])
     source = RedisSource(url, name, ["a"], password_env="TEST_REDIS_PASSWORD")
     with pytest.raises(InvalidConfigError, match=r"component 'sql', Redis at redis://.*WRONGTYPE"):
         Bench(source).step()
     source.close()
     monkeypatch.setenv("TEST_REDIS_PASSWORD", "wrong")
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"Redis at .*; name the password's place with password_file or password_env",
-    ):
+    sentence = r"Redis at .*; name the password's place with password_file or password_env"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(RedisSink(url, name, password_env="TEST_REDIS_PASSWORD"), ["n"], [[1]])
-    with pytest.raises(
-        InvalidConfigError, match="the environment variable NOT_THERE is not set on this host"
-    ):
+    sentence = "the environment variable NOT_THERE is not set on this host"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Bench(RedisSource(url, name, ["a"], password_env="NOT_THERE")).step()
 
 

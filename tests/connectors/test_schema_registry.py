@@ -374,10 +374,8 @@ def test_a_new_field_is_ignored_and_a_readers_schema_fills_old_records(registry:
         writer(registry, json.dumps(schema)).encode({"id": 7, "user": "ann", "extra": 1})
         for schema in (old, new)
     ]
-    assert [reader(registry, {"id": "bigint"}, values).parse(value) for value in values] == [
-        (7,),
-        (7,),
-    ]
+    result = [reader(registry, {"id": "bigint"}, values).parse(value) for value in values]
+    assert result == [(7,), (7,)]
     both = {"id": "bigint", "user": "string"}
     found = reader(registry, both, values)
     assert found.parse(values[1]) == (7, "ann")
@@ -437,9 +435,8 @@ def test_bytes_that_are_damaged_anywhere_are_a_row_or_a_sentence(registry: Regis
 def test_what_is_no_registrys_value_says_so(registry: Registry) -> None:
     unknown = b"\0\0\0\0\x09\x02"
     found = reader(registry, {"id": "bigint"}, [unknown, b'{"id": 1}', b"", None])
-    with pytest.raises(
-        ValueError, match="its schema 9 is not in the Schema Registry at http://127"
-    ):
+    words = "its schema 9 is not in the Schema Registry at http://127"
+    with pytest.raises(ValueError, match=words):
         found.parse(unknown)
     with pytest.raises(ValueError, match=r"it begins with .* no registry's format"):
         found.parse(b'{"id": 1}')
@@ -495,9 +492,8 @@ def test_a_registry_that_is_away_is_waited_for_and_named(registry: Registry) -> 
         "Schema Registry at X cannot be reached: not now (HTTP status code 500, SR code 500)"
     ]
     clock.ms += 60_000
-    with pytest.raises(
-        WorkerFailedError, match="Schema Registry at X cannot be reached for 60 s: not now"
-    ):
+    sentence = "Schema Registry at X cannot be reached for 60 s: not now"
+    with pytest.raises(WorkerFailedError, match=sentence):
         found.load([value])
     registry.status = 0
     assert found.load([value]) and found.parse(value) == (1,)
@@ -585,9 +581,8 @@ def test_wrong_choices_are_one_sentence(registry: Registry) -> None:
         with pytest.raises(InvalidConfigError, match=sentence):
             make()
     registry.refused = "orders-value"
-    with pytest.raises(
-        InvalidConfigError, match="orders-value: Schema being registered is incompat"
-    ):
+    words = "orders-value: Schema being registered is incompat"
+    with pytest.raises(InvalidConfigError, match=words):
         writer(registry, json.dumps(ORDER))
 
 

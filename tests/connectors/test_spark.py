@@ -55,11 +55,9 @@ class NumbersReader(DataSourceStreamReader):
     """
 
     def __init__(self, options: Any) -> None:
-        self.end, self.shards, self.step = (
-            int(options["end"]),
-            int(options.get("shards", 1)),
-            int(options.get("step", 10)),
-        )
+        self.end = int(options["end"])
+        self.shards = int(options.get("shards", 1))
+        self.step = int(options.get("step", 10))
         self.told, self.kind = Path(options["told"]), options.get("kind", "rows")
 
     def initialOffset(self) -> dict[str, Any]:
@@ -166,10 +164,8 @@ def test_tasks_share_partitions_by_a_key_that_stays(tmp_path: Path) -> None:
     )
     assert Counter(found) == Counter((n, str(n)) for n in range(40))
     assert not (tmp_path / "told").exists()
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"Numbers is read by 2 tasks, .* give SparkSource a partition_key, or parallelism 1",
-    ):
+    sentence = r"Numbers is read by 2 tasks, .* give SparkSource a partition_key, or parallelism 1"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         read(SparkSource(Numbers, options), parallelism=2)
 
 
@@ -230,10 +226,8 @@ def test_a_batch_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
 
 def test_a_schema_declares_the_fields_and_a_wrong_one_is_named() -> None:
     assert SparkSource(Few).outputs == {"n": "int"}
-    assert SparkSource(Few, schema="n bigint, tags array<string>").outputs == {
-        "n": "bigint",
-        "tags": "array<string>",
-    }
+    result = SparkSource(Few, schema="n bigint, tags array<string>").outputs
+    assert result == {"n": "bigint", "tags": "array<string>"}
     kinds = {"d": "date", "t": "timestamp", "p": "decimal(10,2)"}
     assert (
         SparkSource(Few, schema=", ".join(f"{name} {kind}" for name, kind in kinds.items())).outputs
@@ -386,10 +380,8 @@ class BatchWriter(DataSourceWriter):
     """One file per epoch, which the options name."""
 
     def __init__(self, options: Any) -> None:
-        self.path, self.name = (
-            Path(options["path"]),
-            options["sparkstorm-sink"].replace("/", "-") + options["sparkstorm-epoch"],
-        )
+        self.path = Path(options["path"])
+        self.name = options["sparkstorm-sink"].replace("/", "-") + options["sparkstorm-epoch"]
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return Written([[row["n"], row["text"]] for row in iterator])
@@ -492,9 +484,8 @@ def test_a_batch_writer_is_a_sink_whatever_dies(tmp_path: Path) -> None:
         return SparkSink(BatchFiles, {"path": str(folder)}), check
 
     assert die_everywhere(make, rows=8) > 8
-    with pytest.raises(
-        InvalidTopologyError, match="SparkSink: Few has neither a streamWriter nor a writer"
-    ):
+    sentence = "SparkSink: Few has neither a streamWriter nor a writer"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         SparkSink(Few)
 
 
@@ -515,12 +506,10 @@ def test_arrow_batches_reach_bolts_of_columns_and_bolts_of_rows_once_though_work
     tmp_path: Path,
 ) -> None:
     options = {"end": "3000", "step": "1500", "told": str(tmp_path / "told"), "kind": "arrow"}
-    sizes, columns, rows, builder = (
-        Shared[list[int]]([]),
-        CaptureBolt(),
-        CaptureBolt(),
-        TopologyBuilder(),
-    )
+    sizes = Shared[list[int]]([])
+    columns = CaptureBolt()
+    rows = CaptureBolt()
+    builder = TopologyBuilder()
     builder.set_spout("numbers", SparkSource(Numbers, options, follow=False))
     builder.set_bolt("sums", Sums(sizes), inputs="numbers")
     builder.set_bolt("columns", columns, inputs="sums")

@@ -94,9 +94,8 @@ def test_columns_of_every_type_come_as_spark_has_them(
     }
     assert Bench(source).step(1) == [(*wanted.values(), -math.inf, '{"$a')]
     source.close()
-    with pytest.raises(
-        InvalidConfigError, match="column 'n' is timestamp_ntz, which no tuple carries; cast it"
-    ):
+    sentence = "column 'n' is timestamp_ntz, which no tuple carries; cast it"
+    with pytest.raises(InvalidConfigError, match=sentence):
         send_frame(
             spark.sql("SELECT timestamp_ntz'2024-05-01 12:00:00' AS n"),
             url,

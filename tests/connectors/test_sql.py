@@ -53,9 +53,8 @@ def test_rows_are_in_the_table_once_whatever_dies(tmp_path: Path) -> None:
         run(path, "CREATE TABLE rows (n INTEGER, text TEXT)")
 
         def check() -> None:
-            assert run(path, "SELECT n, text FROM rows ORDER BY n") == [
-                (n, f"text {n}") for n in range(8)
-            ]
+            result = run(path, "SELECT n, text FROM rows ORDER BY n")
+            assert result == [(n, f"text {n}") for n in range(8)]
 
         return SqlSink(f"sqlite:///{path}", "rows"), check
 
@@ -188,14 +187,11 @@ def test_a_relative_path_of_sqlite_means_the_same_in_a_worker(
 
 def test_mistakes_of_a_sink_are_one_sentence(database: Path) -> None:
     url = f"sqlite:///{database}"
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"'sink' \(task \d\): table gone at sqlite:///.*: there is no such table",
-    ):
+    sentence = r"'sink' \(task \d\): table gone at sqlite:///.*: there is no such table"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(SqlSink(url, "gone"), ["n"], [[1]])
-    with pytest.raises(
-        WorkerFailedError, match=r"table rows at .* has no column 'm'; it has n, text"
-    ):
+    sentence = r"table rows at .* has no column 'm'; it has n, text"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(SqlSink(url, "rows"), ["m"], [[1]])
     for rows in ([], [[1]]):  # before the first row, where the columns are named
         with pytest.raises(WorkerFailedError, match=r"no column 'txt'.*did you mean 'text'"):
@@ -235,12 +231,10 @@ class Bench:
 
     def __init__(self, source: Any, position: Any = None, tasks: int = 1, index: int = 0) -> None:
         self.source, self.rows, self.kept, self.at_ms = source, list[Any](), list[Any](), 0
-        self.task_index, self.peers, self.component_id, self.errors = (
-            index,
-            tuple(range(tasks)),
-            "sql",
-            list[str](),
-        )
+        self.task_index = index
+        self.peers = tuple(range(tasks))
+        self.component_id = "sql"
+        self.errors = list[str]()
         self.gauges: dict[str, Any] = {}
         source.open({}, self, self)
         if position is not None:
@@ -350,9 +344,8 @@ def test_a_query_and_mistakes_of_a_source(database: Path, source: SqlSource) -> 
     bench = Bench(query)
     assert [bench.step(), bench.step()] == [[("A",), ("B",)], []] and query.is_exhausted()
     query.close()
-    with pytest.raises(
-        InvalidConfigError, match=r"component 'sql', events at .*: no such column: cost"
-    ):
+    sentence = r"component 'sql', events at .*: no such column: cost"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Bench(SqlSource(url, "events", ["cost"], key="id")).step()
     run(database, "INSERT INTO events VALUES (3, 'b')")
     with pytest.raises(InvalidConfigError, match="'page' is not unique or null"):
@@ -425,10 +418,8 @@ def test_batches_hold_the_rows_that_come_one_by_one(database: Path, odd: str | N
     run(database, f"INSERT INTO events VALUES (10, {odd or 'NULL'}, NULL), (12, 1, 'behind a gap')")
     fields = {"n": "bigint", "page": "string"}
     url = f"sqlite:///{database}"
-    single, batched = (
-        Bench(SqlSource(url, "events", fields, key="id")),
-        BatchBench(SqlSource(url, "events", fields, key="id")),
-    )
+    single = Bench(SqlSource(url, "events", fields, key="id"))
+    batched = BatchBench(SqlSource(url, "events", fields, key="id"))
     found = [[row for _ in range(9) for row in bench.step()] for bench in (single, batched)]
     assert found[0] == found[1]
     assert len(found[0]) == 11

@@ -181,9 +181,8 @@ def test_a_key_that_is_deferrable_is_refused(database: Database) -> None:
     if database.url.startswith("sqlite"):
         pytest.skip("SQLite has none")
     database.make("CREATE TABLE rows (k BIGINT PRIMARY KEY DEFERRABLE, a BIGINT, b VARCHAR(9))")
-    with pytest.raises(
-        WorkerFailedError, match=r"table rows .* does not support deferrable unique"
-    ):
+    sentence = r"table rows .* does not support deferrable unique"
+    with pytest.raises(WorkerFailedError, match=sentence):
         feed(database.sink(), FIELDS, [(1, 1, "x")])
 
 

@@ -222,10 +222,8 @@ def test_lines_of_a_share_are_read_in_step_from_any_position_and_handed_over(
     for steps in range(5):
         read, snapshot, handed = list[int](), None, None
         for part in ("begun", "restored", "handed over"):
-            spout, collector = (
-                (made.take_over([handed]) if part == "handed over" else made),
-                Collector(),
-            )
+            spout = made.take_over([handed]) if part == "handed over" else made
+            collector = Collector()
             spout.open({}, Context(0, 1), collector)  # type: ignore[arg-type]
             if part == "restored":
                 spout.restore(snapshot)
@@ -241,24 +239,19 @@ def test_lines_of_a_share_are_read_in_step_from_any_position_and_handed_over(
 def test_a_line_without_a_time_keeps_its_place_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("1 a\n-\n5 a\n")
     (tmp_path / "b").write_text("2 b\n6 b\n")
-    spout, collector, errors = (
-        FileLines(find_files([tmp_path]), time=first_word),
-        Collector(),
-        list[str](),
-    )
+    spout = FileLines(find_files([tmp_path]), time=first_word)
+    collector = Collector()
+    errors = list[str]()
     collector.report_error = errors.append  # type: ignore[attr-defined]
     spout.open({}, Context(0, 1, takes_batches=True), collector)  # type: ignore[arg-type]
     drain(spout)
     assert collector.lines == ["1 a", "-", "2 b", "5 a", "6 b"]
     assert [error.partition(": ")[0].rpartition("/")[2] for error in errors] == ["a, at 4"]
-    with pytest.raises(
-        InvalidConfigError,
-        match="FileLines: time names the field 'line', which is not among the fields; it may be",
-    ):
+    sentence = "FileLines: time names the field 'line', which is not among the fields; it may be"
+    with pytest.raises(InvalidConfigError, match=sentence):
         FileLines([], time="line")
-    with pytest.raises(
-        InvalidConfigError, match="Files: time names the field 'ta', which is not among the fields"
-    ):
+    sentence = "Files: time names the field 'ta', which is not among the fields"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Files("a", "json", ["at"], time="ta")
 
 
@@ -415,8 +408,6 @@ def test_an_entry_without_a_time_is_bad_and_holds_up_no_other(
         ("times-a/1-2", "time= raised ValueError: invalid literal for int() with base 10: 'x'"),
         ("times-a/1-3", "the time of the record is None, not a whole number of milliseconds"),
     ]
-    with pytest.raises(
-        InvalidConfigError,
-        match="RedisSource: time names the field 'id', which is not among the fields",
-    ):
+    sentence = "RedisSource: time names the field 'id', which is not among the fields"
+    with pytest.raises(InvalidConfigError, match=sentence):
         RedisSource(url, "times-a", ["at"], time="id")
