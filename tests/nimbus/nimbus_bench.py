@@ -11,7 +11,13 @@ from sparkstorm.client.service import NimbusService
 from sparkstorm.common.clock import SimClock
 from sparkstorm.common.config import default_conf
 from sparkstorm.common.errors import StoreUnavailableError
-from sparkstorm.common.model.assignment import Assignment, ExecutorId, SupervisorInfo, WorkerSlot
+from sparkstorm.common.model.assignment import (
+    Assignment,
+    ExecutorId,
+    SupervisorInfo,
+    TopologyBase,
+    WorkerSlot,
+)
 from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.common.model.topology import Component, Grouping, Stream, Subscription, Topology
@@ -262,16 +268,33 @@ class Bench:
                 assert owner_by_slot.setdefault(slot, topology_id) == topology_id, (
                     f"{slot} has two topologies"
                 )
-            assert (
-                assignment.placed_version_by_executor.keys() == assignment.slot_by_executor.keys()
-            )
+            result = assignment.placed_version_by_executor.keys()
+            assert result == assignment.slot_by_executor.keys()
             assert assignment.start_ms_by_executor.keys() == assignment.slot_by_executor.keys()
             assert all(
                 placed <= assignment.version
                 for placed in assignment.placed_version_by_executor.values()
             )
 
+    def base_of(self, topology_id: str) -> TopologyBase:
+        """The record of a topology, which must be there."""
+        base = self.state.read_base(topology_id)
+        assert base is not None
+        return base
+
+    def assignment_of(self, topology_id: str) -> Assignment:
+        """The same of its assignment."""
+        assignment = self.state.read_assignment(topology_id)
+        assert assignment is not None
+        return assignment
+
     def slots(self, topology_id: str) -> dict[ExecutorId, WorkerSlot]:
         """Where a topology is."""
         assignment = self.state.read_assignment(topology_id)
         return dict(assignment.slot_by_executor) if assignment else {}
+
+
+def submitted(*cluster: Any, **conf: Any) -> tuple[Bench, str]:
+    """A cluster that runs a topology, and its id."""
+    bench = Bench(*cluster, **conf)
+    return bench, bench.submit()

@@ -55,9 +55,8 @@ def test_code_that_one_host_cannot_open_is_refused_before_anything_changes(kind:
     request = request_of(
         "wc", wordcount(), {"topology.workers": 4, "topology.upgrade.worker.num": 1}, NEW
     )
-    with pytest.raises(
-        InvalidTopologyError, match=f"^the topology cannot run on host host-1: {LACKS}$"
-    ):
+    sentence = f"^the topology cannot run on host host-1: {LACKS}$"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         bench.service.carry_out(request)
     bench.advance(5)
     assert bench.state.topology_ids() == ([before] if before else [])
@@ -87,9 +86,9 @@ def test_of_many_hosts_without_a_verdict_three_are_named() -> None:
     request = begin(bench)
     bench.advance(22)
     found = bench.state.read_outcome(request.id)
+    assert found
     assert (
-        found
-        and found.step
+        found.step
         == "accepted although host host-0, host host-1, host host-2 and 3 more did not open the code within 20 s"
     )
 
@@ -130,15 +129,13 @@ def test_requests_of_one_topology_keep_their_order_and_others_are_served_meanwhi
     kill = bench.service.new_request(RequestKind.KILL, "wc", wait_ms=0)
     bench.service.begin(kill)
     bench.service.deactivate("other")
-    base = bench.state.read_base(other)
-    assert base and base.status is TopologyStatus.INACTIVE
+    assert bench.base_of(other).status is TopologyStatus.INACTIVE
     assert [state_of(bench, each) for each in (first, second, kill)] == [None, None, None]
     bench.advance(25)
     found = bench.state.read_outcome(second.id)
-    assert found and (found.state, found.error_kind) == (
-        OutcomeState.REFUSED,
-        AlreadyAliveError.__name__,
-    )
+    assert found
+    assert found.state == OutcomeState.REFUSED
+    assert found.error_kind == AlreadyAliveError.__name__
     assert [state_of(bench, each) for each in (first, kill)] == [OutcomeState.DONE] * 2
     assert bench.state.topology_ids() == [other]
 
@@ -151,11 +148,8 @@ def test_a_nimbus_that_follows_decides_by_the_same_verdicts() -> None:
     bench.supervisors["node-1"].opens = lambda _key: LACKS
     bench.advance(3)
     found = bench.state.read_outcome(request.id)
-    assert found and (found.state, found.error_kind) == (
-        OutcomeState.REFUSED,
-        InvalidTopologyError.__name__,
-    )
-    assert (
-        found.error == f"the topology cannot run on host host-1: {LACKS}"
-        and bench.state.topology_ids() == []
-    )
+    assert found
+    assert found.state == OutcomeState.REFUSED
+    assert found.error_kind == InvalidTopologyError.__name__
+    assert found.error == f"the topology cannot run on host host-1: {LACKS}"
+    assert bench.state.topology_ids() == []

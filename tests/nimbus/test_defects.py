@@ -17,13 +17,12 @@ from sparkstorm.common.model.upgrade import UpgradeStage
 from sparkstorm.control_plane.blobs.local import LocalBytesStore
 from sparkstorm.control_plane.blobs.store import BlobKind
 from sparkstorm.extensions.upgrade.gray_upgrade import classify
-from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
+from tests.nimbus.nimbus_bench import CODE, Bench, submitted, wordcount
 from tests.nimbus.test_requests import Absent
 
 
 def test_defect_4_no_task_comes_or_goes_with_a_rebalance_and_each_runs_once() -> None:
-    bench = Bench(nodes=3)
-    topology_id = bench.submit()
+    bench, topology_id = submitted(nodes=3)
     tasks = bench.state.read_tasks(topology_id)
     assert tasks
     for options in (
@@ -39,14 +38,13 @@ def test_defect_4_no_task_comes_or_goes_with_a_rebalance_and_each_runs_once() ->
 
 @pytest.mark.parametrize("status", [TopologyStatus.ACTIVE, TopologyStatus.INACTIVE])
 def test_defect_5_a_rebalance_ends_in_the_status_it_found(status: TopologyStatus) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     if status == TopologyStatus.INACTIVE:
         bench.service.deactivate("wc")
     bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=1)
     bench.advance(3)
-    base = bench.state.read_base(topology_id)
-    assert base and (base.status, base.previous_status, base.num_workers) == (status, None, 2)
+    base = bench.base_of(topology_id)
+    assert (base.status, base.previous_status, base.num_workers) == (status, None, 2)
 
 
 def test_defect_7_a_topology_that_is_still_starting_keeps_nobody_from_looking_at_the_others() -> (
@@ -87,17 +85,11 @@ def test_defect_9_a_gray_upgrade_stores_the_normalised_topology_and_keeps_the_fo
     upgrade = bench.state.read_upgrade(topology_id)
     assert before and upgrade
     conf = json.loads(bench.blobs.get(upgrade.code.conf_key, BlobKind.CONF))
-    assert (
-        conf["app.colour"] == "red"
-        and conf["topology.acker.executors"] == 4
-        and conf["topology.id"] == topology_id
-    )
-    assert upgrade.outline.executors_by_component == {
-        "__acker": 4,
-        "count": 4,
-        "lines": 1,
-        "split": 4,
-    }
+    assert conf["app.colour"] == "red"
+    assert conf["topology.acker.executors"] == 4
+    assert conf["topology.id"] == topology_id
+    result = upgrade.outline.executors_by_component
+    assert result == {"__acker": 4, "count": 4, "lines": 1, "split": 4}
     bench.advance(100)  # the sweep comes by
     assert (
         json.loads(bench.blobs.get(upgrade.former.conf_key, BlobKind.CONF))["app.colour"] == "blue"
@@ -105,13 +97,11 @@ def test_defect_9_a_gray_upgrade_stores_the_normalised_topology_and_keeps_the_fo
     assert bench.blobs.get(upgrade.former.code_key) == CODE
     bench.service.roll_back_upgrade("wc")
     bench.advance(5)
-    now = bench.state.read_assignment(topology_id)
-    assert now and now.blob_keys() == {before.code_key, before.conf_key}
+    assert bench.assignment_of(topology_id).blob_keys() == {before.code_key, before.conf_key}
 
 
 def test_defect_10_all_times_of_a_gray_upgrade_are_milliseconds() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     start_upgrade(bench, topology__upgrade__ttl=60)
     upgrade = bench.state.read_upgrade(topology_id)
     assert upgrade and (upgrade.started_ms, upgrade.expires_ms) == (
@@ -124,30 +114,27 @@ def test_defect_10_all_times_of_a_gray_upgrade_are_milliseconds() -> None:
         is UpgradeStage.IN_PROGRESS
     )
     bench.advance(3)
-    base = bench.state.read_base(topology_id)
-    assert (
-        base
-        and base.status is TopologyStatus.ACTIVE
-        and bench.state.read_upgrade(topology_id) is None
-    )
+    base = bench.base_of(topology_id)
+    assert base.status is TopologyStatus.ACTIVE
+    assert bench.state.read_upgrade(topology_id) is None
 
 
 @pytest.mark.parametrize(
     "status", [each for each in TopologyStatus if each is not TopologyStatus.ACTIVE]
 )
 def test_defect_11_only_an_active_topology_can_be_upgraded(status: TopologyStatus) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     # of a turn only requests: no other duty changes that status
     bench.nimbus.duties.in_turn = bench.nimbus.duties.in_turn[2:3]
     bench.nimbus.duties.in_round = ()
     bench.state.update_base(topology_id, lambda base: replace(base, status=status))
-    with pytest.raises(
-        IllegalTransitionError, match=rf"is {status}: upgrade start does not apply|is in progress"
-    ):
+    sentence = rf"is {status}: upgrade start does not apply|is in progress"
+    with pytest.raises(IllegalTransitionError, match=sentence):
         start_upgrade(bench)
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is status and bench.state.read_upgrade(topology_id) is None
+    assert (
+        bench.base_of(topology_id).status is status
+        and bench.state.read_upgrade(topology_id) is None
+    )
 
 
 @pytest.mark.parametrize(("secs", "limit_ms"), [(7, 7_000), (0, 0), (-1, 0)])
@@ -169,8 +156,7 @@ def test_defect_15_a_second_of_waiting_for_copies_is_a_second(secs: float, limit
 
 
 def test_defect_16_a_hot_deploy_waits_until_the_old_workers_have_really_stopped() -> None:
-    bench = Bench(task__cleanup__timeout__sec=20)
-    old = bench.submit()
+    bench, old = submitted(task__cleanup__timeout__sec=20)
     bench.advance(2)
     for supervisor in bench.supervisors.values():
         supervisor.is_up = False  # nobody stops the workers, and their beats stay
@@ -194,7 +180,5 @@ def test_defect_19_a_name_is_free_again_after_every_end_of_a_submission(times: i
         bench.submit(code=b"new", topology__hot__deploy__enable=True)
         bench.service.kill("wc", 0)
         bench.advance(30)
-        assert (
-            bench.state.known_ids() == set()
-            and bench.state.request_ids() == bench.state.outcome_ids() == []
-        )
+        assert bench.state.known_ids() == set()
+        assert bench.state.request_ids() == bench.state.outcome_ids() == []

@@ -4,12 +4,11 @@ run again.
 
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.heartbeats import WorkerBeat
-from tests.nimbus.nimbus_bench import START_MS, Bench
+from tests.nimbus.nimbus_bench import START_MS, Bench, submitted
 
 
 def beat(bench: Bench, topology_id: str, slot: WorkerSlot, state: str, message: str = "") -> None:
-    version = bench.state.read_assignment(topology_id)
-    assert version
+    version = bench.assignment_of(topology_id)
     now_ms = bench.clock.now_ms()
     bench.state.write_worker_beat(
         WorkerBeat(
@@ -37,8 +36,7 @@ def told(bench: Bench, topology_id: str) -> list[str]:
 
 
 def test_a_worker_that_cannot_start_is_told_of_once_and_again_only_after_it_has_run() -> None:
-    bench = Bench(nimbus__monitor__freq__secs=1)
-    topology_id = bench.submit()
+    bench, topology_id = submitted(nimbus__monitor__freq__secs=1)
     slot = min(bench.slots(topology_id).values())
     bench.supervisors[slot.node].silent_ports.add(slot.port)
     for second in range(5):
@@ -74,8 +72,7 @@ def test_what_cannot_start_here_is_tried_elsewhere_after_its_launch_grace() -> N
 
 
 def test_a_failing_worker_of_a_topology_that_is_gone_is_nobodys_news() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     slot = min(bench.slots(topology_id).values())
     bench.service.kill("wc", 0)
     bench.advance(30)

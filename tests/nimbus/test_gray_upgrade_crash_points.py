@@ -53,8 +53,7 @@ def new_slots(bench: CrashingBench) -> set[WorkerSlot]:
 
 
 def status(bench: CrashingBench) -> TopologyStatus:
-    base = bench.state.read_base(bench.old)
-    assert base
+    base = bench.base_of(bench.old)
     return base.status
 
 
@@ -76,11 +75,9 @@ def rests_with(number: int) -> Callable[[CrashingBench], bool]:
 
 def is_over(number: int) -> Callable[[CrashingBench], bool]:
     def holds(bench: CrashingBench) -> bool:
-        state, base, now = (
-            GrayUpgradeState(bench.state).upgrade_state(bench.old),
-            bench.state.read_base(bench.old),
-            bench.assignment(),
-        )
+        state = GrayUpgradeState(bench.state).upgrade_state(bench.old)
+        base = bench.state.read_base(bench.old)
+        now = bench.assignment()
         assert base
         whole = (base.code_key, base.conf_key) == (now.code_key, now.conf_key)
         is_empty = (state.upgrade, state.upgrading, state.upgraded) == (None, frozenset(), {})

@@ -178,8 +178,9 @@ def test_a_driver_that_follows_gives_its_supervisors_time_before_it_goes_back_to
     scheduler.is_sulking = False
     bench.advance(15)
     (new,) = bench.state.topology_ids()
-    base = bench.state.read_base(new)
-    assert base and bench.blobs.get(base.code_key) == NEW_CODE and keeper.data == {new: {"states"}}
+    assert bench.blobs.get(bench.base_of(new).code_key) == NEW_CODE and keeper.data == {
+        new: {"states"}
+    }
 
 
 def test_an_old_topology_that_cannot_come_back_at_once_comes_back_when_it_can() -> None:
@@ -190,17 +191,15 @@ def test_an_old_topology_that_cannot_come_back_at_once_comes_back_when_it_can() 
     keeper.data[old] = {"states"}
     bench.state.note_store_mark(old, MARKS[0])
     scheduler.is_sulking = True
-    with pytest.raises(
-        FailedAssignTopologyError, match="the old one cannot start again yet, Nimbus goes on trying"
-    ):
+    sentence = "the old one cannot start again yet, Nimbus goes on trying"
+    with pytest.raises(FailedAssignTopologyError, match=sentence):
         bench.submit(code=NEW_CODE, topology__hot__deploy__enable=True)
     bench.advance(90)
     assert bench.state.topology_ids() == []
     scheduler.is_sulking = False
     bench.advance(30)
     (back,) = bench.state.topology_ids()
-    base = bench.state.read_base(back)
-    assert base and bench.blobs.get(base.code_key) == CODE and len(bench.slots(back)) == 13
+    assert bench.blobs.get(bench.base_of(back).code_key) == CODE and len(bench.slots(back)) == 13
     assert keeper.data == {back: {"states"}} and bench.state.known_ids() == {back}
     assert bench.state.read_store_marks(back) == {0: MARKS[0]}
 
@@ -241,9 +240,8 @@ def test_a_deploy_that_cannot_be_finished_is_told_of_tried_again_and_can_be_call
         bench.submit(topology__workers=1)
     redis: Any = None
     client = ClusterClient(bench.state, redis, bench.service, default_conf())
-    with pytest.raises(
-        NotAliveError, match=r"outline is missing.*`sparkstorm kill wc` calls it off"
-    ):
+    sentence = r"outline is missing.*`sparkstorm kill wc` calls it off"
+    with pytest.raises(NotAliveError, match=sentence):
         client.topology("wc")
     assert client.kill("wc") == "wc"
     bench.advance(20)

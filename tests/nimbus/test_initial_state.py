@@ -182,9 +182,8 @@ def test_a_checkpoint_that_nobody_has_read_and_one_for_a_hot_deploy_are_refused(
     with pytest.raises(InvalidConfigError, match=r"topology\.from\.checkpoint: nobody has read it"):
         bench.service.submit("wc", wordcount(), FROM, CODE)
     bench.submit()
-    with pytest.raises(
-        InvalidConfigError, match=r"topology\.from\.checkpoint: a hot deploy goes on from what runs"
-    ):
+    sentence = r"topology\.from\.checkpoint: a hot deploy goes on from what runs"
+    with pytest.raises(InvalidConfigError, match=sentence):
         bench.service.submit("wc", wordcount(), {**FROM, "topology.hot.deploy.enable": True}, CODE)
 
 

@@ -7,7 +7,6 @@ import pwd
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,13 +15,12 @@ from sparkstorm.common.config import default_conf
 from sparkstorm.common.errors import FailedAssignTopologyError, InvalidConfigError
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.common.model.status import RebalanceOptions
-from sparkstorm.common.model.topology import Topology
 from sparkstorm.control_plane.nimbus.guarded_scheduler import GuardedScheduler
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
 from sparkstorm.control_plane.scheduling.records import Topologies
 from sparkstorm.control_plane.scheduling.view import ClusterView
-from tests.nimbus.nimbus_bench import Bench, wordcount
+from tests.nimbus.nimbus_bench import Bench
 
 HERE = "tests.nimbus.test_nimbus_choice"
 
@@ -92,15 +90,6 @@ def test_a_rebalance_may_choose_another_scheduler_but_none_that_there_is_not() -
     assert nodes_of(bench, topology_id) == ["node-1"]
 
 
-def test_too_few_workers_are_refused_in_the_seeds_words_with_their_numbers() -> None:
-    bench = bench_of(nodes=2, storm__scheduler="jstorm", jstorm__reserve__workers=1)
-    words = r"there's no enough worker\. allocWorkerNum=4, availableWorkerNum=4,reserveWorkerNum=1"
-    with pytest.raises(FailedAssignTopologyError, match=words):
-        bench.submit("wc", topology__workers=4)
-    assert bench.state.known_ids() == set() and bench.state.read_assignments() == {}
-    assert len(set(bench.slots(bench.submit("wc", topology__workers=3)).values())) == 3
-
-
 def definition(host: str, port: int, **counts: int) -> dict[str, Any]:
     return {"hostName": host, "port": port, "componentToNum": counts}
 
@@ -115,23 +104,6 @@ def test_workers_are_where_the_user_defines_them() -> None:
     assert found[WorkerSlot("node-2", 6701)].count("count") == 4
     defined = found[WorkerSlot("node-1", 6700)]
     assert (defined.count("lines"), defined.count("split")) == (1, 2)
-
-
-def test_more_defined_workers_than_workers_and_broken_definitions_are_refused_in_words() -> None:
-    bench = bench_of(storm__scheduler="jstorm")
-    wanted = [
-        definition("host-0", 6700, count=1),
-        definition("host-1", 6700, count=1),
-        definition("host-2", 6700, count=1),
-    ]
-    words = r"Too many workers are required for .*workersNum=2, assignedWorkersNum=3"
-    with pytest.raises(FailedAssignTopologyError, match=words):
-        bench.submit("wc", topology__workers=2, use__userdefine__assignment=wanted)
-    with pytest.raises(
-        FailedAssignTopologyError, match=r"use\.userdefine\.assignment\[0\]: not JSON"
-    ):
-        bench.submit("broken", use__userdefine__assignment=["{"])
-    assert bench.state.known_ids() == set()
 
 
 def test_a_topology_gets_its_old_places_back_when_it_asks_for_them() -> None:
@@ -149,26 +121,6 @@ def test_a_topology_gets_its_old_places_back_when_it_asks_for_them() -> None:
     assert again == afresh
 
 
-def test_tasks_that_want_different_nodes_get_them_or_are_refused() -> None:
-    plain = wordcount(count=3)
-    apart = replace(plain.components["count"], conf={"task.on.differ.node": True})
-    topology = Topology({**plain.components, "count": apart})
-    bench = bench_of(nodes=3, storm__scheduler="jstorm")
-    topology_id = bench.submit("wc", topology, topology__workers=3)
-    placed = bench.slots(topology_id).items()
-    nodes = [
-        slot.node
-        for executor, slot in placed
-        if component_of(bench, topology_id, executor) == "count"
-    ]
-    assert len(set(nodes)) == len(nodes) == 3
-    small = bench_of(nodes=2, storm__scheduler="jstorm")
-    with pytest.raises(
-        FailedAssignTopologyError, match="no enough supervisor for making component: count"
-    ):
-        small.submit("wc", topology, topology__workers=3)
-
-
 def test_under_jstorm_the_dead_move_the_living_stay_and_a_full_cluster_waits() -> None:
     bench = bench_of(nodes=3, storm__scheduler="jstorm")
     topology_id = bench.submit("wc", topology__workers=4)
@@ -183,10 +135,8 @@ def test_under_jstorm_the_dead_move_the_living_stay_and_a_full_cluster_waits() -
     bench.supervisors[second].die()
     bench.advance(90)
     assert "no enough worker" in bench.nimbus.problems[topology_id]
-    assert {slot.node for slot in bench.slots(topology_id).values()} == set(bench.supervisors) - {
-        lost,
-        second,
-    }
+    result = {slot.node for slot in bench.slots(topology_id).values()}
+    assert result == set(bench.supervisors) - {lost, second}
 
 
 def test_a_jstorm_rebalance_keeps_every_task_where_it_was_unless_told_to_reassign() -> None:
@@ -269,10 +219,8 @@ def test_a_guest_that_cannot_even_be_made_is_refused_by_name(
 ) -> None:
     monkeypatch.setattr(Rogue, "way", "cannot be prepared")
     bench = bench_of(**ROGUE)
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"topology\.scheduler: .*Rogue cannot be made: RuntimeError: no table",
-    ):
+    sentence = r"topology\.scheduler: .*Rogue cannot be made: RuntimeError: no table"
+    with pytest.raises(InvalidConfigError, match=sentence):
         bench.submit("bad", topology__workers=1, topology__scheduler=f"{HERE}.Rogue")
     assert bench.state.known_ids() == set()
 
@@ -287,16 +235,16 @@ def test_a_guest_that_fails_later_leaves_its_own_topology_where_it_was(
     )
     bench = bench_of(nodes=3, **ROGUE)
     topology_id = bench.submit("late", topology__workers=4, topology__scheduler=f"{HERE}.Rogue")
-    before = bench.state.read_assignment(topology_id)
-    assert before and len(before.slot_by_executor) == 13
+    before = bench.assignment_of(topology_id)
+    assert len(before.slot_by_executor) == 13
     monkeypatch.undo()
     monkeypatch.setattr(Rogue, "way", "raises")
     lost = next(iter(before.slot_by_executor.values())).node
     with pytest.raises(FailedAssignTopologyError, match="boom"):
         bench.service.rebalance("late", RebalanceOptions(2), wait_secs=0)
     bench.advance(3)
-    base = bench.state.read_base(topology_id)
-    assert base and (base.num_workers, base.pending) == (4, None)
+    base = bench.base_of(topology_id)
+    assert (base.num_workers, base.pending) == (4, None)
     assert bench.slots(topology_id) == before.slot_by_executor
     bench.supervisors[lost].die()
     bench.advance(60)
@@ -404,8 +352,7 @@ def test_a_topology_belongs_to_whoever_submits_it_so_that_the_resource_aware_sch
         }
         supervisor.step(bench.clock.now_ms())
     topology_id = bench.submit(topology__workers=2)
-    base = bench.state.read_base(topology_id)
-    assert base and base.owner == pwd.getpwuid(os.geteuid()).pw_name
+    assert bench.base_of(topology_id).owner == pwd.getpwuid(os.geteuid()).pw_name
     assert len(bench.slots(topology_id)) == 11
 
 

@@ -71,8 +71,7 @@ def is_rebalanced(bench: CrashingBench, status: TopologyStatus = TopologyStatus.
 
 def is_deployed(bench: CrashingBench) -> bool:
     (now,) = bench.state.topology_ids()
-    base = bench.state.read_base(now)
-    assert base
+    base = bench.base_of(now)
     is_new = (
         now != bench.old
         and bench.blobs.get(base.code_key) == NEW_CODE
@@ -83,8 +82,7 @@ def is_deployed(bench: CrashingBench) -> bool:
 
 def is_back(bench: CrashingBench) -> bool:
     (now,) = bench.state.topology_ids()
-    base = bench.state.read_base(now)
-    assert base
+    base = bench.base_of(now)
     is_old = (
         now != bench.old
         and bench.blobs.get(base.code_key) == CODE
@@ -105,8 +103,7 @@ def deploy_in_vain(bench: CrashingBench, split: int) -> None:
 
 def has_status(status: TopologyStatus) -> Callable[[CrashingBench], bool]:
     def holds(bench: CrashingBench) -> bool:
-        base = bench.state.read_base(bench.old)
-        assert base
+        base = bench.base_of(bench.old)
         return (base.status, base.pending) == (status, None) and bench.assignment() == bench.before
 
     return holds
@@ -326,9 +323,8 @@ def test_wherever_nimbus_dies_code_that_a_host_cannot_open_is_refused() -> None:
         bench, at = CrashingBench(), crash.at
         bench.supervisors["node-1"].opens = lambda _key: "no module 'x'"
         bench.crash_nimbus(crash)
-        with pytest.raises(
-            InvalidTopologyError, match="the topology cannot run on host host-1: no module 'x'"
-        ):
+        sentence = "the topology cannot run on host host-1: no module 'x'"
+        with pytest.raises(InvalidTopologyError, match=sentence):
             bench.submit("other", wordcount(2), b"other code", topology__workers=1)
         rest_and_restart(bench, 12)
         assert is_untouched(bench), at

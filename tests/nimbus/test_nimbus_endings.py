@@ -20,15 +20,15 @@ from sparkstorm.control_plane.scheduling.per_topology import chosen_scheduler
 from sparkstorm.control_plane.scheduling.reconcile import with_new_version
 from sparkstorm.control_plane.scheduling.records import Topologies
 from sparkstorm.control_plane.scheduling.view import ClusterView
-from tests.nimbus.nimbus_bench import Bench, wordcount
+from tests.nimbus.nimbus_bench import Bench, submitted, wordcount
 
 DELAY_SECS = 300  # nimbus.topology.blobstore.deletion.delay.ms
 
 
 def due_in_ms(bench: Bench) -> int:
     (topology_id,) = bench.state.topology_ids()
-    base = bench.state.read_base(topology_id)
-    assert base and base.pending
+    base = bench.base_of(topology_id)
+    assert base.pending
     return base.pending.due_ms - bench.clock.now_ms()
 
 
@@ -48,8 +48,7 @@ def test_a_kill_waits_the_message_timeout_of_its_topology(wait_secs: float | Non
 def test_a_topology_whose_configuration_is_lost_can_be_killed(damage: str) -> None:
     bench = Bench()
     topology_id = bench.submit(topology__message__timeout__secs=7)
-    base = bench.state.read_base(topology_id)
-    assert base
+    base = bench.base_of(topology_id)
     if damage == "the bytes are gone":
         bench.bytes_store.delete(f"{base.conf_key}:0")
     elif damage == "other bytes":
@@ -64,8 +63,7 @@ def test_a_topology_whose_configuration_is_lost_can_be_killed(damage: str) -> No
 
 
 def test_nobody_is_told_that_workers_of_a_killed_topology_are_dead() -> None:
-    bench = Bench(nodes=3)
-    topology_id = bench.submit()
+    bench, topology_id = submitted(nodes=3)
     bench.advance(200)
     bench.service.kill("wc", 1000)
     bench.supervisors[min(bench.slots(topology_id).values()).node].die()
@@ -87,16 +85,14 @@ def test_a_topology_killed_while_it_is_rebalanced_stays_killed() -> None:
                 deed()
 
     scheduler = Meddling()
-    bench = Bench(scheduler=scheduler)
-    topology_id = bench.submit()
+    bench, topology_id = submitted(scheduler=scheduler)
     kill = ActionRequest(Action.KILL, 5000)
     # in the middle of Nimbus's turn: an old leader's late write, say
     scheduler.deed = lambda: bench.state.update_base(
         topology_id, lambda base: transition(base, kill, bench.clock.now_ms(), 0).base
     )
     bench.service.rebalance("wc", RebalanceOptions(2), wait_secs=0)
-    base = bench.state.read_base(topology_id)
-    assert base and base.status == TopologyStatus.KILLED
+    assert bench.base_of(topology_id).status == TopologyStatus.KILLED
     bench.advance(20)
     assert bench.state.known_ids() == set()
 
@@ -109,12 +105,10 @@ def test_an_inactive_topology_whose_rebalance_is_given_up_stays_inactive() -> No
     bench.service.deactivate("wc")
     with pytest.raises(FailedAssignTopologyError, match="there's no enough worker"):
         bench.service.rebalance("wc", RebalanceOptions(9), wait_secs=0)
-    base = bench.state.read_base(topology_id)
-    assert base and (base.status, base.num_workers, base.pending) == (
-        TopologyStatus.INACTIVE,
-        2,
-        None,
-    )
+    base = bench.base_of(topology_id)
+    assert base.status == TopologyStatus.INACTIVE
+    assert base.num_workers == 2
+    assert base.pending is None
     assert bench.slots(topology_id) == before
     texts = [
         each.text
@@ -125,8 +119,7 @@ def test_an_inactive_topology_whose_rebalance_is_given_up_stays_inactive() -> No
 
 
 def test_a_lost_assignment_is_not_replaced_by_that_of_an_earlier_topology_of_the_name() -> None:
-    bench = Bench(nodes=3)
-    old = bench.submit()
+    bench, old = submitted(nodes=3)
     former = bench.state.read_assignment(old)
     bench.service.kill("wc", 0)
     bench.advance(20)
@@ -173,14 +166,12 @@ def test_a_blob_that_nobody_names_goes_after_the_delay_and_a_new_one_stays_until
 
 def test_the_code_of_a_topology_that_has_ended_goes_at_once_unless_another_one_names_it() -> None:
     bench = Bench()
-    base = bench.state.read_base(bench.submit())
-    assert base
+    base = bench.base_of(bench.submit())
     bench.service.kill("wc", 0)
     bench.advance(60)
     bench.service.discard_blobs([base.code_key, base.conf_key])
     assert (bench.state.blob_keys(), bench.bytes_store.list_keys()) == ([], [])
-    running = bench.state.read_base(bench.submit())
-    assert running
+    running = bench.base_of(bench.submit())
     bench.service.discard_blobs([running.code_key, running.conf_key, base.conf_key])
     assert set(bench.state.blob_keys()) == {running.code_key, running.conf_key}
 
@@ -217,8 +208,7 @@ def test_a_blob_whose_record_is_damaged_stops_no_sweep() -> None:
 
 
 def test_no_blob_goes_that_an_open_request_names_or_while_a_record_cannot_be_read() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     request = open_request(bench)
     bench.state.create_outcome(Outcome(request.id, OutcomeState.ACCEPTED, 0, "other-9-9"))
     for _ in range(4):  # a sweep between two turns that would serve it
@@ -237,10 +227,8 @@ def test_no_blob_goes_that_an_open_request_names_or_while_a_record_cannot_be_rea
 
 
 def test_what_only_an_assignment_names_stays_for_the_workers_that_start_again() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    old = bench.state.read_assignment(topology_id)
-    assert old
+    bench, topology_id = submitted()
+    old = bench.assignment_of(topology_id)
     key = bench.blobs.put(b'{"half":"rebalanced"}', bench.clock.now_ms())
     bench.service.kill("wc", 3 * DELAY_SECS)
     bench.state.write_assignment(replace(with_new_version(old, old.kind), conf_key=key))
@@ -273,17 +261,15 @@ def put_back(bench: Bench, old: Assignment, versions_seen: int, with_backup: boo
 def test_an_assignment_that_went_back_is_overtaken_under_a_version_that_slots_follow(
     is_whole_tree: bool,
 ) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    old = bench.state.read_assignment(topology_id)
-    assert old
+    bench, topology_id = submitted()
+    old = bench.assignment_of(topology_id)
     newer = old
     for _ in range(4):
         newer = with_new_version(newer, newer.kind)
         bench.nimbus.duties.assigner.publish(newer, "wc")
     put_back(bench, old, newer.version, with_backup=is_whole_tree)
-    found = bench.state.read_assignment(topology_id)
-    assert found and found.version == newer.version + 1
+    found = bench.assignment_of(topology_id)
+    assert found.version == newer.version + 1
     assert found.slot_by_executor == old.slot_by_executor
     placed = found.placed_version_by_executor
     assert placed == (
@@ -293,10 +279,8 @@ def test_an_assignment_that_went_back_is_overtaken_under_a_version_that_slots_fo
 
 
 def test_a_forged_heartbeat_cannot_use_the_versions_up() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
-    old = bench.state.read_assignment(topology_id)
-    assert old
+    bench, topology_id = submitted()
+    old = bench.assignment_of(topology_id)
     put_back(bench, old, 1 << 40, with_backup=False)
     assert bench.state.read_assignment(topology_id) == old
 

@@ -11,7 +11,7 @@ from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.heartbeats import WorkerBeat
 from sparkstorm.common.model.records import encode_record
 from sparkstorm.control_plane.cluster import paths
-from tests.nimbus.nimbus_bench import Bench
+from tests.nimbus.nimbus_bench import Bench, submitted
 
 
 def silent_worker(bench: Bench) -> WorkerSlot:
@@ -73,8 +73,7 @@ def test_a_worker_that_never_starts_is_given_up_after_its_launch_grace(
 
 @pytest.mark.parametrize("limit_secs", [20, 60])
 def test_a_worker_that_beats_on_without_its_supervisor_is_given_up_late(limit_secs: int) -> None:
-    bench = Bench(nodes=3, nimbus__supervisor__timeout__secs=limit_secs)
-    topology_id = bench.submit()
+    bench, topology_id = submitted(nodes=3, nimbus__supervisor__timeout__secs=limit_secs)
     bench.advance(200)
     lost = bench.supervisors[min(bench.slots(topology_id).values()).node]
     lost.registers = False
@@ -103,8 +102,7 @@ def test_a_beat_speaks_for_its_own_worker_only_whatever_it_claims() -> None:
 
 def settled(nodes: int = 4) -> tuple[Bench, str]:
     """A cluster long after the launch of its topology, whose every beat Nimbus has just seen."""
-    bench = Bench(nodes=nodes)
-    topology_id = bench.submit()
+    bench, topology_id = submitted(nodes=nodes)
     bench.advance(200)
     bench.nimbus.wake()
     bench.tick()

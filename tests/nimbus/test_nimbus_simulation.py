@@ -131,12 +131,9 @@ def test_whatever_happens_the_invariants_hold_and_calm_brings_everything_back(se
     bench = fate.bench
     wanted = free = 0
     for topology_id in bench.state.topology_ids():
-        base = bench.state.read_base(topology_id)
-        assert (
-            base
-            and base.status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
-            and base.pending is None
-        )
+        base = bench.base_of(topology_id)
+        assert base.status in (TopologyStatus.ACTIVE, TopologyStatus.INACTIVE)
+        assert base.pending is None
         wanted += base.num_workers
         free += len(bench.slots(topology_id)) == sum(base.executors_by_component.values())
     assert free == len(bench.state.topology_ids()) or wanted > 12, (

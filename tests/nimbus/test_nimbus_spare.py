@@ -127,9 +127,8 @@ def test_heartbeats_of_workers_that_died_with_their_driver_are_removed_once_they
     # a spare that dies now leaves them for the next one
     assert set(bench.state.worker_beat_slots(bench.old)) == before
     bench.advance(12)
-    assert set(bench.state.worker_beat_slots(bench.old)) == set(
-        bench.assignment().slot_by_executor.values()
-    )
+    result = set(bench.state.worker_beat_slots(bench.old))
+    assert result == set(bench.assignment().slot_by_executor.values())
 
 
 def test_workers_of_a_driver_that_lives_are_left_alone_by_a_new_leader() -> None:
@@ -159,9 +158,8 @@ def test_a_driver_that_comes_back_stands_by_and_takes_over_in_its_turn() -> None
         supervisor.is_up = True
     again = bench.follower(1)
     again.step(bench.clock.now_ms())
-    assert not again.is_leading and again.problems == {
-        "leader": "nimbus-2 leads, this Nimbus stands by"
-    }
+    assert not again.is_leading
+    assert again.problems == {"leader": "nimbus-2 leads, this Nimbus stands by"}
     bench.advance(5)
     assert bench.homes() == {2}
     bench.spare._state.store.close()  # an orderly stop of its Nimbus, then its slots

@@ -144,7 +144,6 @@ def test_another_password_is_refused_with_a_sentence(
 
 
 def test_an_address_where_nobody_listens_is_named(tmp_path: Any) -> None:
-    with pytest.raises(
-        StoreUnavailableError, match=r"127\.0\.0\.1:1/storm does not answer within 300 ms"
-    ):
+    sentence = r"127\.0\.0\.1:1/storm does not answer within 300 ms"
+    with pytest.raises(StoreUnavailableError, match=sentence):
         ZooKeeperStateStore(ZooKeeperAddress("127.0.0.1:1", connection_timeout_ms=300))

