@@ -513,9 +513,8 @@ def test_evicted_are_those_who_ran_and_run_no_more(spare: float, evicted: list[s
     }
     answer = solve(asked)
     assert [row["node"] for row in answer["assignments"]["great"]] == ["a", "a"]
-    assert [row["node"] for row in answer["assignments"]["small"]] == (
-        [] if evicted else ["b", "b"]
-    )
+    result = [row["node"] for row in answer["assignments"]["small"]]
+    assert result == ([] if evicted else ["b", "b"])
     assert answer["evicted"] == evicted
 
 
@@ -539,10 +538,8 @@ def test_the_command_reads_files_and_standard_input(
         sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(jstorm(), indent=1).encode()))
     )
     assert main(["schedule", str(one), "-"]) == 0
-    assert [sorted(json.loads(line))[0] for line in capsys.readouterr().out.splitlines()] == [
-        "assignments",
-        "workers",
-    ]
+    result = [sorted(json.loads(line))[0] for line in capsys.readouterr().out.splitlines()]
+    assert result == ["assignments", "workers"]
 
 
 def test_a_file_that_cannot_be_read_is_an_error_and_the_rest_goes_on(

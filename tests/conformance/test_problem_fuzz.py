@@ -225,18 +225,8 @@ def test_each_line_has_its_answer_whatever_the_others_are(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n".join(lines))))
     assert main(["schedule", "--lines", "-"]) == 1
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert ["error" in each for each in answers] == [
-        False,
-        True,
-        True,
-        True,
-        True,
-        True,
-        True,
-        False,
-    ]
+    result = ["error" in each for each in answers]
+    assert result == [False, True, True, True, True, True, True, False]
     assert answers[0] == answers[-1]
-    assert (
-        answers[1]["error"].startswith("standard input, line 2: not UTF-8")
-        and "tasks" in answers[4]["error"]
-    )
+    assert answers[1]["error"].startswith("standard input, line 2: not UTF-8")
+    assert "tasks" in answers[4]["error"]

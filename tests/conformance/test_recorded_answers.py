@@ -57,15 +57,12 @@ def test_recorded_problems_are_answered_as_the_originals_did(scheduler: str) -> 
 @pytest.mark.parametrize("scheduler", ["even", "default", "isolation"])
 def test_recorded_problems_are_answered_as_storm_3_did(scheduler: str) -> None:
     rows = [row for row in STORM_3 if row["problem"]["scheduler"] == scheduler]
-    assert (
-        rows
-        and [
-            at
-            for at, row in enumerate(rows)
-            if not same(row["problem"], solve(row["problem"]), row["answer"])
-        ]
-        == []
-    )
+    assert rows
+    assert [
+        at
+        for at, row in enumerate(rows)
+        if not same(row["problem"], solve(row["problem"]), row["answer"])
+    ] == []
 
 
 @pytest.mark.parametrize("scheduler", ["even", "default"])
@@ -88,10 +85,8 @@ def test_the_worked_problem_has_the_answer_beside_it(name: str) -> None:
 
 
 def test_equal_means_every_row_for_even_and_default() -> None:
-    problem, answer = (
-        json.loads((WORKED / "even.problem.json").read_text()),
-        {"assignments": {"t": [{"port": 1}]}},
-    )
+    problem = json.loads((WORKED / "even.problem.json").read_text())
+    answer = {"assignments": {"t": [{"port": 1}]}}
     assert same(problem, answer, answer)
     assert not same(problem, answer, {"assignments": {"t": [{"port": 2}]}})
 

@@ -184,9 +184,5 @@ def test_the_reason_of_a_cell_that_finds_no_place_is_that_of_its_topology() -> N
 
 
 def test_executors_of_cells_are_those_of_the_blocks() -> None:
-    assert known(2, count=4).executors()[2:6] == [
-        ExecutorId(3, 4),
-        ExecutorId(5, 5),
-        ExecutorId(6, 7),
-        ExecutorId(8, 8),
-    ]
+    result = known(2, count=4).executors()[2:6]
+    assert result == [ExecutorId(3, 4), ExecutorId(5, 5), ExecutorId(6, 7), ExecutorId(8, 8)]

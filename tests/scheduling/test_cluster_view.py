@@ -103,9 +103,8 @@ def test_available_slots_are_ports_minus_used_ones() -> None:
 
 def test_executors_are_start_and_end_task() -> None:
     """S4.10."""
-    assert topology("t", executors((5, 7), (1, 3), (4, 4)), 1).executors == executors(
-        (1, 3), (4, 4), (5, 7)
-    )
+    result = topology("t", executors((5, 7), (1, 3), (4, 4)), 1).executors
+    assert result == executors((1, 3), (4, 4), (5, 7))
 
 
 def test_alive_executors_are_those_that_were_handed_in() -> None:
@@ -116,22 +115,16 @@ def test_alive_executors_are_those_that_were_handed_in() -> None:
         {"t": {(1, 1): "a:1", (2, 2): "a:2"}},
     )
     placement = view.placement("t")
-    assert placement.executors_by_slot == {
-        slot("a:1"): [ExecutorId(1, 1)],
-        slot("a:2"): [ExecutorId(2, 2)],
-    }
+    result = placement.executors_by_slot
+    assert result == {slot("a:1"): [ExecutorId(1, 1)], slot("a:2"): [ExecutorId(2, 2)]}
     assert placement.missing() == [ExecutorId(3, 3)]
 
 
 def test_a_slot_can_be_reassigned_when_its_node_lives_is_trusted_and_offers_the_port() -> None:
     """S4.12: live executors may sit on slots that are not reusable."""
     view = cluster([supervisor("a", 1), supervisor("b", 1)], [], blacklisted_hosts=["host-b"])
-    assert [view.can_reassign(slot(each)) for each in ("a:1", "a:2", "b:1", "gone:1")] == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    result = [view.can_reassign(slot(each)) for each in ("a:1", "a:2", "b:1", "gone:1")]
+    assert result == [True, False, False, False]
 
 
 def test_assigning_puts_executors_on_a_slot_and_freeing_takes_them_off() -> None:
@@ -201,14 +194,8 @@ def test_nodes_of_two_drivers_on_one_machine_are_one_in_turn() -> None:
     for machine in ("w1", "w2", "w3"):
         free.set_ports(machine, (1, 2))
         free.set_ports(f"{machine}@2", (1, 2))
-    assert [str(each) for each in free.interleaved(6)] == [
-        "w1:1",
-        "w2:1",
-        "w3:1",
-        "w1:2",
-        "w2:2",
-        "w3:2",
-    ]
+    result = [str(each) for each in free.interleaved(6)]
+    assert result == ["w1:1", "w2:1", "w3:1", "w1:2", "w2:2", "w3:2"]
     free.set_ports("w1", ())  # the first driver has lost its slots there
     assert [str(each) for each in free.interleaved(3)] == ["w2:1", "w3:1", "w1@2:1"]
 

@@ -119,10 +119,8 @@ def test_a_topology_gives_no_more_than_the_key_says_and_never_its_last_worker_of
     placed = {(n, n): f"a:{n}" for n in range(1, 9)}
     here = [supervisor("a", *range(1, 9)), supervisor("b", 1, 2, 3, 4, 5, 6)]
     for most, moved in ((0, 4), (3, 3), (9, 4)):
-        view, scheduler = (
-            cluster(here, [topology("t", singles(8), 8)], {"t": placed}),
-            EvenScheduler(),
-        )
+        view = cluster(here, [topology("t", singles(8), 8)], {"t": placed})
+        scheduler = EvenScheduler()
         scheduler.prepare({IDLE: True, MOST: most})
         scheduler.schedule(view.topologies, view)
         assert workers_by_node(view, "t") == {"a": 8 - moved, "b": moved}

@@ -75,10 +75,8 @@ def test_a_topology_is_placed_when_it_is_submitted_and_its_slots_are_free_when_i
     new = generate(4, 3, 8, 2, seed=5, shapes="chain").topologies[2]
     moments = play(scene, "default", {10: Submitted(new), 20: Killed("topology-00000")}, 30)
     assert changes(moments) == [(10, 0, len(new.executors), 0)]
-    assert [sorted(moment.scene.assignments) for moment in moments[1:3]] == [
-        ["topology-00000", "topology-00001", new.id],
-        ["topology-00001", new.id],
-    ]
+    result = [sorted(moment.scene.assignments) for moment in moments[1:3]]
+    assert result == [["topology-00000", "topology-00001", new.id], ["topology-00001", new.id]]
     assert moments[2].row["bytes"] < moments[1].row["bytes"]
 
 
@@ -173,9 +171,8 @@ def test_settings_that_are_none_are_named(scene: Scene) -> None:
 
 
 def test_events_are_given_by_second(scene: Scene) -> None:
-    with pytest.raises(
-        InvalidConfigError, match=r"events: a mapping by second is needed, .* not None"
-    ):
+    sentence = r"events: a mapping by second is needed, .* not None"
+    with pytest.raises(InvalidConfigError, match=sentence):
         play(scene, "default", None, 10)  # type: ignore[arg-type]
 
 

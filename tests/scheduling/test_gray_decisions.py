@@ -111,9 +111,8 @@ def test_named_workers_go_before_the_component_and_that_before_the_number(
 def test_a_number_of_workers_is_drawn_and_the_draw_can_be_repeated() -> None:
     """S0.11, S0.13."""
     draws = [pick(UpgradeOptions(worker_num=2), WORKERS, f"seed {n}") for n in range(50)]
-    assert {len(set(each)) for each in draws} == {2} and {
-        slot for each in draws for slot in each
-    } == set(SLOTS)
+    assert {len(set(each)) for each in draws} == {2}
+    assert {slot for each in draws for slot in each} == set(SLOTS)
     assert draws == [pick(UpgradeOptions(worker_num=2), WORKERS, f"seed {n}") for n in range(50)]
     assert {*pick(UpgradeOptions(component="split", worker_num=1), WORKERS, "x")} < {A, B}
 
@@ -124,11 +123,9 @@ def test_a_batch_is_written_before_its_workers_are_listed_and_no_other_follows_b
         replace(UPGRADE, options=UpgradeOptions((A, B), "x", 3)), state(UPGRADE), WORKERS, 2000
     )
     assert first.record is not None and first.add_upgrading == ()
-    assert (first.record.batch, first.record.continue_upgrading, first.record.options.workers) == (
-        (A, B),
-        False,
-        (),
-    )
+    assert first.record.batch == (A, B)
+    assert first.record.continue_upgrading is False
+    assert first.record.options.workers == ()
     listed = advance(first.record, state(first.record), WORKERS, 2000)
     assert listed == UpgradeStep(add_upgrading=(A, B))
     for upgrading, upgraded in (((A, B), ()), ((B,), (A,)), ((), (A, B))):
@@ -164,20 +161,16 @@ def test_a_master_among_other_tasks_is_no_single_worker() -> None:
     among = replace(RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): A})
     alone = replace(RUNNING, slot_by_executor={**PLACED, ExecutorId(5, 5): WorkerSlot("n3", 1)})
     components = {**COMPONENTS, 5: MASTER}
-    assert [has_single_master(each, components) for each in (RUNNING, alone, among)] == [
-        True,
-        True,
-        False,
-    ]
+    result = [has_single_master(each, components) for each in (RUNNING, alone, among)]
+    assert result == [True, True, False]
 
 
 def test_workers_that_moved_away_are_forgotten() -> None:
     upgrade = replace(UPGRADE, batch=(A, B), continue_upgrading=False)
     gone = {slot: each for slot, each in WORKERS.items() if slot != A}
     assert advance(upgrade, state(upgrade, (A, B)), gone, 2000) == UpgradeStep(drop_upgrading=(A,))
-    assert advance(upgrade, state(upgrade, (), (A, B)), gone, 2000) == UpgradeStep(
-        drop_upgraded=(A,)
-    )
+    result = advance(upgrade, state(upgrade, (), (A, B)), gone, 2000)
+    assert result == UpgradeStep(drop_upgraded=(A,))
 
 
 def test_a_rollback_restarts_every_worker_with_new_code_and_then_is_over() -> None:
@@ -200,11 +193,9 @@ def test_codes_are_per_worker_and_raise_the_fences_of_those_that_change() -> Non
     assert [now.placed_version_by_executor[each] for each in E] == [3, 6, 3, 3]
     assert with_codes(now, OLD, {B: NEW}, 60) is None
     whole = with_codes(now, NEW, {}, 60)
-    assert (
-        whole is not None
-        and whole.code_by_slot == {}
-        and (whole.code_key, whole.conf_key) == ("new", "conf2")
-    )
+    assert whole is not None
+    assert whole.code_by_slot == {}
+    assert (whole.code_key, whole.conf_key) == ("new", "conf2")
     assert [whole.placed_version_by_executor[each] for each in E] == [7, 6, 7, 7], (
         "the upgraded one is left alone"
     )
@@ -335,10 +326,8 @@ def shadow_beat(time_ms: int = 5, **changed: Any) -> WorkerBeat:
 
 
 def test_no_worker_is_upgraded_before_the_bar_is_passed() -> None:
-    assert (
-        classify(SHADOWED, 2000) is UpgradeStage.SHADOWING
-        and advance(SHADOWED, state(SHADOWED), WORKERS, 2000).is_idle
-    )
+    assert classify(SHADOWED, 2000) is UpgradeStage.SHADOWING
+    assert advance(SHADOWED, state(SHADOWED), WORKERS, 2000).is_idle
     passed = replace(SHADOWED, shadow=ShadowBar("count", 100, is_passed=True))
     assert classify(passed, 2000) is UpgradeStage.IN_PROGRESS
     record = advance(passed, state(passed), WORKERS, 2000).record

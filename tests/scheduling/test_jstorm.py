@@ -131,10 +131,8 @@ def test_the_context_has_the_supervisors_of_use_only() -> None:
         blacklisted_hosts=["host-b"],
     )
     found = context_of(asked, None, view).supervisors
-    assert [(each.id, each.ports, each.available) for each in found] == [
-        ("a", (1, 2), (1, 2)),
-        ("c", (1,), (1,)),
-    ]
+    result = [(each.id, each.ports, each.available) for each in found]
+    assert result == [("a", (1, 2), (1, 2)), ("c", (1,), (1,))]
 
 
 def test_a_plain_rebalance_copies_the_old_slots_up_to_the_number_of_workers() -> None:
@@ -204,9 +202,8 @@ def test_differ_node_tasks_run_on_different_supervisors_or_fail() -> None:
     )
     holders = {task: plan.node for plan in found for task in plan.tasks}
     assert holders[1] != holders[2]
-    with pytest.raises(
-        FailedAssignTopologyError, match="no enough supervisor for making component: far 's tasks"
-    ):
+    sentence = "no enough supervisor for making component: far 's tasks"
+    with pytest.raises(FailedAssignTopologyError, match=sentence):
         assign_tasks(context(parts, [sup("a", 1, 2, 3)], conf={"topology.workers": 3}))
 
 
@@ -264,10 +261,9 @@ def test_defect_17_a_task_that_no_component_has_is_dropped_and_takes_no_worker_a
         dead_tasks=frozenset({2}),
     )
     found = shown(assign_tasks(asked))
-    assert found["a:1"] == [1] and sorted(task for tasks in found.values() for task in tasks) == [
-        1,
-        2,
-    ]
+    assert found["a:1"] == [1]
+    result = sorted(task for tasks in found.values() for task in tasks)
+    assert result == [1, 2]
 
 
 def test_defect_2a_and_2b_a_dead_worker_goes_where_a_port_is_offered() -> None:
@@ -288,9 +284,8 @@ def test_nothing_to_assign_is_said() -> None:
     asked = context(
         [part("in", 1, "spout")], [sup("a", 1)], "MONITOR", old_workers=(worker("a:1", 1),)
     )
-    with pytest.raises(
-        FailedAssignTopologyError, match="Don't need assign worker, all workers are fine"
-    ):
+    sentence = "Don't need assign worker, all workers are fine"
+    with pytest.raises(FailedAssignTopologyError, match=sentence):
         assign_tasks(asked)
 
 
@@ -321,9 +316,8 @@ def test_the_topology_master_gets_a_worker_alone_with_its_own_memory() -> None:
 
 def test_defect_1_no_port_left_after_named_hosts_is_an_error_not_a_division_by_zero() -> None:
     slots = [JStormSlot(host="h-a"), JStormSlot()]
-    with pytest.raises(
-        FailedAssignTopologyError, match="no supervisor has a free port for 1 of 2 workers"
-    ):
+    sentence = "no supervisor has a free port for 1 of 2 workers"
+    with pytest.raises(FailedAssignTopologyError, match=sentence):
         place(slots, [ports("a", 1, of=1)])
     named = [JStormSlot(host="h-a")]
     place(named, [ports("a", 1, of=1)])
@@ -343,9 +337,8 @@ def test_defect_2_a_reused_slot_on_a_dead_supervisor_moves() -> None:
 
 
 def test_defect_3_workers_without_a_port_fail_the_assignment() -> None:
-    with pytest.raises(
-        FailedAssignTopologyError, match="no supervisor has a free port for 1 of 3 workers"
-    ):
+    sentence = "no supervisor has a free port for 1 of 3 workers"
+    with pytest.raises(FailedAssignTopologyError, match=sentence):
         place([JStormSlot(), JStormSlot(), JStormSlot()], [ports("a", 1, 2, of=2)])
 
 

@@ -106,11 +106,9 @@ def test_edges_count_pairs_of_tasks_that_cross() -> None:
 def test_nodes_show_resources_taken_and_offered() -> None:
     row = generate(1, 1, 3, 1).scheduled("resource-aware").nodes()[0]
     assert (row["slots"], row["workers"], row["executors"]) == (4, 1, 3)
-    assert (row["memory_mb_taken"], row["memory_mb_offered"], row["cpu_taken"]) == (
-        384.0,
-        65536.0,
-        30.0,
-    )
+    assert row["memory_mb_taken"] == 384.0
+    assert row["memory_mb_offered"] == 65536.0
+    assert row["cpu_taken"] == 30.0
 
 
 def test_a_lost_node_and_what_moved_because_of_it() -> None:
@@ -152,9 +150,8 @@ def test_every_scheduler_is_found_by_its_word(name: str) -> None:
 def test_a_users_scheduler_is_plugged_in_from_the_allow_list() -> None:
     """S4.5."""
     path = "sparkstorm.control_plane.scheduling.even.EvenScheduler"
-    with pytest.raises(
-        InvalidConfigError, match=r"neither one of .* nor listed in storm\.scheduler\.allowed"
-    ):
+    sentence = r"neither one of .* nor listed in storm\.scheduler\.allowed"
+    with pytest.raises(InvalidConfigError, match=sentence):
         scheduler_by_name(path, {})
     assert isinstance(scheduler_by_name(path, {"storm.scheduler.allowed": [path]}), EvenScheduler)
 
@@ -200,25 +197,20 @@ def test_a_scene_keeps_all_that_a_problem_says() -> None:
         ],
     }
     scene = Scene.from_text(json.dumps(problem))
-    assert {f"{row['node']}:{row['port']}" for row in scene.scheduled("default").rows()} == {
-        "a:2",
-        "b:1",
-    }
+    result = {f"{row['node']}:{row['port']}" for row in scene.scheduled("default").rows()}
+    assert result == {"a:2", "b:1"}
     again = json.loads(scene.to_text())
     assert (again["dead_ports"], again["greylisted_hosts"]) == ({"a": [1]}, ["h2"])
-    assert (again["supervisors"][0]["uptime_secs"], again["topologies"][0]["uptime_secs"]) == (
-        77,
-        5,
-    )
+    assert again["supervisors"][0]["uptime_secs"] == 77
+    assert again["topologies"][0]["uptime_secs"] == 5
     assert Scene.from_text(scene.to_text()) == scene
     assert scene.view().greylisted_nodes == {"b"}
     assert scene.nodes()[0]["slots"] == 1
 
 
 def test_rounds_are_no_scene() -> None:
-    with pytest.raises(
-        InvalidConfigError, match="rounds: a scene is one moment, and this problem has 2"
-    ):
+    sentence = "rounds: a scene is one moment, and this problem has 2"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Scene.from_text(
             json.dumps(
                 {"scheduler": "default", "supervisors": [], "topologies": [], "rounds": [{}, {}]}
@@ -241,10 +233,8 @@ def test_a_scheduler_that_cannot_answer_has_a_row_with_its_sentence() -> None:
     )
     assert [sorted(row) == ["reason", "scheduler"] for row in rows] == [True, False, True, True]
     assert rows[0]["reason"].startswith("isolation.scheduler.machines: expected a map")
-    assert (
-        "'nobody' is neither one of" in rows[2]["reason"]
-        and rows[3]["reason"] == "KeyError: 'mine'"
-    )
+    assert "'nobody' is neither one of" in rows[2]["reason"]
+    assert rows[3]["reason"] == "KeyError: 'mine'"
 
 
 @pytest.mark.parametrize("scheduler", ["default", "even", "jstorm"])
@@ -322,16 +312,14 @@ def test_each_scheduler_says_why_an_executor_is_where_it_is(
     assert words in rows[0]["reason"]
     assert all(row["reason"] and "gives no reason" not in row["reason"] for row in rows)
     placed = scene.scheduled(scheduler, conf).rows()
-    assert [(row["executor"], row["node"], row["port"]) for row in rows] == [
-        (r["executor"], r["node"], r["port"]) for r in placed
-    ]
+    result = [(row["executor"], row["node"], row["port"]) for row in rows]
+    assert result == [(r["executor"], r["node"], r["port"]) for r in placed]
 
 
 def test_reasons_tell_who_stays_who_was_freed_and_who_has_no_place() -> None:
     scene = generate(3, 1, 9, 3).scheduled("default")
-    assert {row["reason"] for row in scene.why("default")} == {
-        "runs here already, and nothing asks it to move"
-    }
+    result = {row["reason"] for row in scene.why("default")}
+    assert result == {"runs here already, and nothing asks it to move"}
     assert any(
         "rebalance keeps it" in row["reason"]
         for row in scene.rebalanced("topology-00000").why("jstorm")
@@ -342,9 +330,8 @@ def test_reasons_tell_who_stays_who_was_freed_and_who_has_no_place() -> None:
     assert sum(row["reason"].startswith(moved_out) for row in crowded.why("default")) == 3
     asked = replace(generate(1, 1, 9, 3), conf={"topology.component.cpu.pcore.percent": 9_000.0})
     asked = Scene.from_text(asked.to_text())
-    assert {(row["node"], row["reason"][:27]) for row in asked.why("resource-aware")} == {
-        (None, "Not enough resources to sch")
-    }
+    result = {(row["node"], row["reason"][:27]) for row in asked.why("resource-aware")}
+    assert result == {(None, "Not enough resources to sch")}
 
 
 def test_a_file_says_of_executors_without_a_place_what_the_laboratory_says() -> None:
@@ -385,9 +372,8 @@ class Lost(DefaultScheduler):
 def test_a_plug_in_that_breaks_the_rules_is_refused_as_on_a_cluster() -> None:
     scene = generate(2, 1, 6, 2)
     text = "the scheduler put topology-00000 on nowhere:1, which is not offered"
-    assert compare(scene, [f"{__name__}:Lost"]) == [
-        {"scheduler": f"{__name__}:Lost", "reason": text}
-    ]
+    result = compare(scene, [f"{__name__}:Lost"])
+    assert result == [{"scheduler": f"{__name__}:Lost", "reason": text}]
     answer, well_formed = answer_to(scene.to_text(), scheduler=f"{__name__}:Lost")
     assert (json.loads(answer), well_formed) == ({"error": text}, False)
 
@@ -403,10 +389,8 @@ def test_a_plug_in_says_why_in_the_calls_by_which_it_places_and_frees() -> None:
 
 
 def test_a_node_that_refused_is_named_with_what_it_lacked() -> None:
-    low, high = (
-        supervisor("a", 1, memory=4096.0, cpu=5.0),
-        supervisor("b", 1, memory=4096.0, cpu=900.0),
-    )
+    low = supervisor("a", 1, memory=4096.0, cpu=5.0)
+    high = supervisor("b", 1, memory=4096.0, cpu=900.0)
     asked = topology(
         "t", singles(1), 1, owner="ann", conf={"topology.scheduler.favored.nodes": ["host-a"]}
     )
@@ -424,9 +408,8 @@ def replace_spout(asked: TopologyView) -> TopologyView:
 def test_reasons_change_no_placement() -> None:
     for name in ("default", "resource-aware", "jstorm", "multitenant"):
         scene = generate(5, 3, 20, 4).scheduled("even").without("node-00002")
-        assert [row["node"] for row in scene.why(name)] == [
-            row["node"] for row in scene.scheduled(name).rows()
-        ]
+        result = [row["node"] for row in scene.why(name)]
+        assert result == [row["node"] for row in scene.scheduled(name).rows()]
 
 
 def test_a_seed_draws_uneven_nodes_and_the_same_ones_again() -> None:

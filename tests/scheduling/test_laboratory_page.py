@@ -38,22 +38,19 @@ def test_who_has_no_place_is_told_with_the_schedulers_reason() -> None:
     (row,) = compare(small, ["jstorm"])
     words = "there's no enough worker. allocWorkerNum=3, availableWorkerNum=1,reserveWorkerNum=0"
     assert (row["placed"], row["unplaced"], row["reason"]) == (9, 9, words)
-    assert small.scheduled("jstorm").unplaced() == [
-        {"topology": "topology-00001", "unplaced": 9, "reason": words}
-    ]
+    result = small.scheduled("jstorm").unplaced()
+    assert result == [{"topology": "topology-00001", "unplaced": 9, "reason": words}]
     (fits,) = compare(small, ["default"])
     assert (fits["unplaced"], fits["reason"]) == (0, None)
 
 
 def test_what_is_misspelt_is_named() -> None:
     scene = generate(2, 1, 3, 1)
-    with pytest.raises(
-        InvalidConfigError, match=r"no supervisor 'nobody', only node-00000, node-00001"
-    ):
+    sentence = r"no supervisor 'nobody', only node-00000, node-00001"
+    with pytest.raises(InvalidConfigError, match=sentence):
         scene.without("nobody")
-    with pytest.raises(
-        InvalidConfigError, match=r"JStorm's form is no scene: `sparkstorm schedule` answers it"
-    ):
+    sentence = r"JStorm's form is no scene: `sparkstorm schedule` answers it"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Scene.from_text('{"scheduler": "jstorm", "assign_type": "NEW"}')
 
 

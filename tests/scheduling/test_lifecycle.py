@@ -56,9 +56,8 @@ def test_each_status_knows_its_actions_and_no_others(
     if (status, action) in ALLOWED:
         assert transition(base(status), request, NOW, 30_000).base.status == ALLOWED[status, action]
     else:
-        with pytest.raises(
-            IllegalTransitionError, match=f"topology wc is {status}: .* does not apply, only .*kill"
-        ):
+        sentence = f"topology wc is {status}: .* does not apply, only .*kill"
+        with pytest.raises(IllegalTransitionError, match=sentence):
             transition(base(status), request, NOW, 30_000)
 
 

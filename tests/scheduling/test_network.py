@@ -171,9 +171,8 @@ def test_what_cannot_be_predicted_is_named() -> None:
         Network(far_ms=None)  # type: ignore[arg-type]
     with pytest.raises(InvalidConfigError, match="'topology-00000' was not measured"):
         predict(generate(2, 1, 3, 1).scheduled("even"))
-    with pytest.raises(
-        InvalidConfigError, match="'topology-00000' has 12 executors without a place"
-    ):
+    sentence = "'topology-00000' has 12 executors without a place"
+    with pytest.raises(InvalidConfigError, match=sentence):
         predict(generate(2, 1, 12, 1, seed=1, shapes="chain"))
     together = pair(WorkerSlot("n1", 1), WorkerSlot("n1", 1))
     with pytest.raises(InvalidConfigError, match="'t' has no assignment in measured_in: give"):

@@ -74,18 +74,15 @@ class Watching(DefaultScheduler):
 
 def test_a_topology_is_shown_with_components_inputs_conf_and_age() -> None:
     view = topology_view(KNOWN, 1000)
-    assert (view.id, view.name, view.num_workers, view.owner, view.uptime_ms) == (
-        "t-1",
-        "t",
-        2,
-        "ann",
-        600,
-    )
+    assert view.id == "t-1"
+    assert view.name == "t"
+    assert view.num_workers == 2
+    assert view.owner == "ann"
+    assert view.uptime_ms == 600
     assert view.conf == {"topology.priority": 3}
     assert view.component("b").executors == tuple(E[:3])
-    assert [(each.component, each.grouping) for each in view.component("b").inputs] == [
-        ("s", "shuffle")
-    ]
+    result = [(each.component, each.grouping) for each in view.component("b").inputs]
+    assert result == [("s", "shuffle")]
     assert view.component("s").kind == "spout"
 
 
@@ -101,21 +98,17 @@ def test_a_plan_has_the_code_the_workers_their_hosts_and_the_start_times() -> No
         replace(SNAPSHOT, assignments={}), {}, DefaultScheduler(), {}, 1000
     ).assignments
     assert (new.topology_id, new.version, new.code_key, new.conf_key) == ("t-1", 1, "code", "conf")
-    assert set(new.slot_by_executor) == set(E) and {
-        slot.node for slot in new.slot_by_executor.values()
-    } == {"n1", "n2"}
+    assert set(new.slot_by_executor) == set(E)
+    assert {slot.node for slot in new.slot_by_executor.values()} == {"n1", "n2"}
     assert new.host_by_node == {"n1": "host-n1", "n2": "host-n2"}
     assert new.start_ms_by_executor == dict.fromkeys(E, 1000)
     moved = replace(
         SNAPSHOT, topologies={"t-1": replace(KNOWN, base=replace(BASE, code_key="newer"))}
     )
     (changed,) = plan_round(moved, {"t-1": {E[1], E[3]}}, DefaultScheduler(), {}, 2000).assignments
-    assert changed.code_key == "newer" and changed.start_ms_by_executor == {
-        E[0]: 2000,
-        E[1]: 7,
-        E[2]: 2000,
-        E[3]: 7,
-    }
+    assert changed.code_key == "newer"
+    result = changed.start_ms_by_executor
+    assert result == {E[0]: 2000, E[1]: 7, E[2]: 2000, E[3]: 7}
     assert changed.host_by_node.keys() == {slot.node for slot in changed.slot_by_executor.values()}
 
 
@@ -140,9 +133,8 @@ def test_living_tasks_of_a_lost_supervisor_stay_under_jstorm(
     lost = replace(SNAPSHOT, supervisors={"n2": SUPERVISORS["n2"]})
     plan = plan_round(lost, {"t-1": {E[1], E[2], E[3]}}, JStormScheduler(), {}, 1000, rebalanced)
     (made,) = plan.assignments
-    assert (
-        made.slot_by_executor[E[2]] == PLACED[E[2]] and made.placed_version_by_executor[E[2]] == 4
-    )
+    assert made.slot_by_executor[E[2]] == PLACED[E[2]]
+    assert made.placed_version_by_executor[E[2]] == 4
     assert made.slot_by_executor[E[0]].node == "n2" and made.placed_version_by_executor[E[0]] == 6
 
 
@@ -330,10 +322,8 @@ def test_a_rebalance_is_served_before_topologies_that_lack_workers_behind_one_th
 # -- rounds with a memory --------------------------------------------------------------------------
 
 
-SPOUT, BOLT = (
-    ComponentOutline("spout"),
-    ComponentOutline("bolt", {}, (InputOutline("s", "default", "shuffle"),)),
-)
+SPOUT = ComponentOutline("spout")
+BOLT = ComponentOutline("bolt", {}, (InputOutline("s", "default", "shuffle"),))
 
 
 def topology(number: int, tasks: int, workers: int) -> KnownTopology:
@@ -414,10 +404,9 @@ def test_a_calm_round_makes_no_view_and_no_placement_anew() -> None:
     memory, known = RoundMemory(), topology(0, 3, 2)
     first = memory.view(known, 1000)
     later = memory.view(known, 3000)
-    assert later.components is first.components and (first.uptime_ms, later.uptime_ms) == (
-        1000,
-        3000,
-    )
+    assert later.components is first.components
+    assert first.uptime_ms == 1000
+    assert later.uptime_ms == 3000
     placed = {each: WorkerSlot("n0", 1) for each in known.executors()}
     assignment = Assignment("t0-1-1", 1, "code", "conf", {}, placed, {}, {})
     one, two = (memory.placement("t0-1-1", assignment) for _ in range(2))
@@ -432,9 +421,8 @@ def test_a_changed_record_is_seen() -> None:
     memory.view(known, 0)
     grown = replace(known, base=replace(known.base, executors_by_component={"s": 1, "b": 1}))
     assert len(memory.view(grown, 0).executors) == 2
-    assert memory.view(replace(grown, conf={"topology.priority": 1}), 0).conf == {
-        "topology.priority": 1
-    }
+    result = memory.view(replace(grown, conf={"topology.priority": 1}), 0).conf
+    assert result == {"topology.priority": 1}
 
 
 def test_a_plain_placement_is_its_own() -> None:

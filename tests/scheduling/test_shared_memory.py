@@ -93,10 +93,8 @@ def test_a_region_on_the_heap_leaves_less_of_it_for_executors(amount: float, wor
 
 def test_a_node_without_room_for_the_region_takes_nobody() -> None:
     asked = sharing("t", 2, shared_off_heap_within_node(900.0, "r"))
-    small, large = (
-        supervisor("a", 1, memory=1000.0, cpu=400.0),
-        supervisor("b", 1, memory=1100.0, cpu=400.0),
-    )
+    small = supervisor("a", 1, memory=1000.0, cpu=400.0)
+    large = supervisor("b", 1, memory=1100.0, cpu=400.0)
     assert set(places(scheduled(cluster([small], [asked])), "t")) == set()
     assert set(places(scheduled(cluster([small, large], [asked])), "t").values()) == {"b:1"}
 

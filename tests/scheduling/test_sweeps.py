@@ -284,7 +284,6 @@ class Odd(Faulty):
 def test_a_plug_in_that_spoils_its_view_is_told_so() -> None:
     scene = generate(2, 1, 3, 1).scheduled("even")
     clears, odd = compare(scene, [f"{__name__}:Clears", f"{__name__}:Odd"])
-    assert clears["reason"] == (
-        "the scheduler took topology-00000 out of its view, which is to be read only"
-    )
+    result = clears["reason"]
+    assert result == "the scheduler took topology-00000 out of its view, which is to be read only"
     assert odd["reason"] == "the scheduler gave <class 'object'> as a status: no text"

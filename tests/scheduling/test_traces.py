@@ -30,10 +30,8 @@ M1,1,j_4,1,Terminated,10,20,100,0.5
 def test_a_job_of_alibabas_trace_is_a_topology_with_the_edges_of_its_names() -> None:
     scene = from_alibaba(MACHINES, TASKS, jobs=3, memory_mb=1000, most_executors=60)
     first, second, third = scene.supervisors
-    assert first.resources == {
-        "supervisor.cpu.capacity": 9600.0,
-        "supervisor.memory.capacity.mb": 1000.0,
-    }
+    result = first.resources
+    assert result == {"supervisor.cpu.capacity": 9600.0, "supervisor.memory.capacity.mb": 1000.0}
     assert (second.rack, second.resources["supervisor.cpu.capacity"]) == ("rack-11", 4800.0)
     assert third.resources["supervisor.memory.capacity.mb"] == 0.0
     join, single, wide = scene.topologies

@@ -169,20 +169,17 @@ def test_a_topology_has_the_workers_that_slots_and_executors_allow(workers: int)
     assert not view.placement("t").num_missing
 
 
-def test_slots_that_no_executor_fits_into_are_not_counted_as_workers() -> None:
-    """Of four free slots, two are on a node without memory: two workers are what can be had."""
-    full = supervisor("n1", 1, 2, cpu=400.0, memory=100.0)
-    nodes = [full, supervisor("n2", 1, 2, cpu=400.0, memory=1024.0)]
-    view = scheduled(cluster(nodes, [chain(4)]))
-    assert not view.placement("t").num_missing
-    assert view.placement("t").num_workers == 2
-
-
-def test_a_node_counts_no_more_slots_than_it_holds_executors() -> None:
-    """A node with room for one executor takes one worker, whatever ports it has."""
+@pytest.mark.parametrize(
+    ("full", "other"), [((1, 2, 100.0), (1, 2)), ((1, 2, 3, 200.0), (1,))], ids=["none", "one"]
+)
+def test_a_node_counts_no_more_slots_than_it_holds_executors(
+    full: tuple[Any, ...], other: tuple[int, ...]
+) -> None:
+    """A node with memory for one executor, or for none, takes no more, whatever ports it has."""
+    *ports, memory = full
     nodes = [
-        supervisor("n1", 1, 2, 3, cpu=400.0, memory=200.0),
-        supervisor("n2", 1, cpu=400.0, memory=1024.0),
+        supervisor("n1", *ports, cpu=400.0, memory=memory),
+        supervisor("n2", *other, cpu=400.0, memory=1024.0),
     ]
     view = scheduled(cluster(nodes, [chain(4)]))
     assert not view.placement("t").num_missing

@@ -56,22 +56,18 @@ def test_a_host_is_named_at_once_and_given_up_after_the_time_out() -> None:
         (10_000, {"w1": False, "w2": True}), (29_999, {"w1": False, "w2": True})
     ).given_up
     late = after((10_000, {"w1": False, "w2": True}), (30_000, {"w1": False, "w2": True}))
-    assert (
-        late.given_up == {"w2"}
-        and late.due_ms(LIMIT_MS) is None
-        and late.cut["w2"].since_ms == 8_000
-    )
+    assert late.given_up == {"w2"}
+    assert late.due_ms(LIMIT_MS) is None
+    assert late.cut["w2"].since_ms == 8_000
 
 
 def test_nobody_is_moved_while_nobody_reaches_redis() -> None:
     all_cut = {"w1": True, "w2": True}
     reach = after((0, all_cut), (100_000, all_cut))
-    assert (
-        reach.is_general
-        and not reach.given_up
-        and reach.due_ms(LIMIT_MS) is None
-        and set(reach.cut) == {"w1", "w2"}
-    )
+    assert reach.is_general
+    assert not reach.given_up
+    assert reach.due_ms(LIMIT_MS) is None
+    assert set(reach.cut) == {"w1", "w2"}
 
 
 def test_the_last_host_to_reach_redis_again_after_an_outage_keeps_its_workers() -> None:
@@ -139,10 +135,8 @@ def test_nimbus_names_a_cut_host_at_once_moves_its_workers_and_uses_it_again_lat
     cluster.cut("node-1")
     cluster.advance(1)
     sentence = cluster.nimbus.problems["host host-1"]
-    assert (
-        sentence.startswith("host-1 does not reach Redis since ")
-        and "moved when that has lasted 20 s" in sentence
-    )
+    assert sentence.startswith("host-1 does not reach Redis since ")
+    assert "moved when that has lasted 20 s" in sentence
     shown = cluster.state.read_problems()
     assert shown is not None and shown.by_subject["host host-1"] == sentence
     assert cluster.service.problems_of(cluster.topology_id) == [sentence]
@@ -185,10 +179,8 @@ def test_nimbus_that_may_not_reassign_names_a_cut_host_only() -> None:
     cluster = Cluster(nimbus__reassign=False)
     cluster.cut("node-1")
     cluster.advance(60)
-    assert (
-        "node-1" in cluster.used()
-        and "nimbus.reassign is false" in cluster.nimbus.problems["host host-1"]
-    )
+    assert "node-1" in cluster.used()
+    assert "nimbus.reassign is false" in cluster.nimbus.problems["host host-1"]
 
 
 def drain(cluster: Bench, host: str) -> None:
@@ -206,11 +198,9 @@ def test_the_workers_of_a_drained_host_move_and_nobody_else_does(kind: str) -> N
     drain(cluster, "host-1")
     cluster.advance(12)
     after = cluster.slots(cluster.topology_id)
-    assert (
-        workers_on(cluster, "node-1") == 0
-        and len(set(after.values())) == 3
-        and after.keys() == before.keys()
-    )
+    assert workers_on(cluster, "node-1") == 0
+    assert len(set(after.values())) == 3
+    assert after.keys() == before.keys()
     assert all(after[each] == slot for each, slot in before.items() if slot.node != "node-1")
     mark = cluster.state.read_host_marks()["host-1"]
     assert (mark.is_drained, mark.reason) == (True, "new disks") and "@" in mark.by
@@ -268,10 +258,8 @@ def test_an_excluded_host_keeps_its_workers_and_gets_no_new_ones_until_it_is_inc
     assert len(set(cluster.slots(other).values())) == 2, "the third has no slot"
     cluster.service.mark_host(RequestKind.INCLUDE_HOST, "host-1")
     cluster.advance(12)
-    assert (
-        "node-1" in {slot.node for slot in cluster.slots(other).values()}
-        and not cluster.state.read_host_marks()
-    )
+    assert "node-1" in {slot.node for slot in cluster.slots(other).values()}
+    assert not cluster.state.read_host_marks()
 
 
 def test_every_node_of_a_drained_host_is_drained_and_another_nimbus_keeps_it_so() -> None:
@@ -298,13 +286,11 @@ def test_a_rebalance_that_places_all_anew_leaves_them_there_when_every_host_is_e
 
 def test_a_host_that_is_none_of_the_clusters_is_refused_by_name() -> None:
     cluster = Cluster()
-    with pytest.raises(
-        InvalidConfigError, match="host host-9 is not one of this cluster's: host-0, host-1, host-2"
-    ):
+    sentence = "host host-9 is not one of this cluster's: host-0, host-1, host-2"
+    with pytest.raises(InvalidConfigError, match=sentence):
         drain(cluster, "host-9")
-    with pytest.raises(
-        InvalidConfigError, match="host host-1 is neither drained nor excluded; no host is"
-    ):
+    sentence = "host host-1 is neither drained nor excluded; no host is"
+    with pytest.raises(InvalidConfigError, match=sentence):
         cluster.service.mark_host(RequestKind.INCLUDE_HOST, "host-1")
     with pytest.raises(InvalidConfigError, match="is no host's name"):
         drain(cluster, "a\nb")
@@ -320,20 +306,16 @@ def test_damaged_marks_are_named_the_last_good_ones_hold_and_the_next_change_men
     cluster.service.mark_host(RequestKind.EXCLUDE_HOST, "host-2")
     cluster.advance(2)
     assert "hosts" not in cluster.nimbus.problems
-    assert {host: mark.is_drained for host, mark in cluster.state.read_host_marks().items()} == {
-        "host-1": True,
-        "host-2": False,
-    }
+    result = {host: mark.is_drained for host, mark in cluster.state.read_host_marks().items()}
+    assert result == {"host-1": True, "host-2": False}
 
 
 def test_the_plan_of_a_drain_is_what_the_drain_does_and_changes_nothing() -> None:
     cluster = Cluster(workers=5)
     before = cluster.slots(cluster.topology_id)
     (plan,) = cluster.service.plan_drain("host-1")
-    assert (
-        cluster.slots(cluster.topology_id) == before == plan.before
-        and not cluster.state.read_host_marks()
-    )
+    assert cluster.slots(cluster.topology_id) == before == plan.before
+    assert not cluster.state.read_host_marks()
     drain(cluster, "host-1")
     cluster.advance(12)
     assert cluster.slots(cluster.topology_id) == plan.after != before
@@ -349,10 +331,8 @@ def test_each_of_several_stores_is_judged_by_itself() -> None:
 
     watch = StoreWatch(NimbusSettings.of(default_conf()))
     watch.observe(hosts({"h1": "cut"}), 1_000)
-    assert (
-        watch.problems.keys() == {"host h1"}
-        and "h1 does not reach Redis far since" in watch.problems["host h1"]
-    )
+    assert watch.problems.keys() == {"host h1"}
+    assert "h1 does not reach Redis far since" in watch.problems["host h1"]
     due_ms = watch.due_ms
     assert due_ms is not None and due_ms > 1_000
     watch.observe(hosts({"h1": "cut"}), due_ms)
