@@ -69,14 +69,11 @@ def test_a_server_that_is_a_replica_is_not_taken_for_the_primary(trial: Trial) -
     with watched.sentinel(watched.sentinels[0]) as sentinel:
         sentinel.sentinel_monitor("stale", "127.0.0.1", replica.port, 3)
     first = watched.address.sentinels[:1]
-    with pytest.raises(
-        StoreUnavailableError,
-        match=f"the server at 127.0.0.1:{replica.port} is a replica, no primary",
-    ):
+    sentence = f"the server at 127.0.0.1:{replica.port} is a replica, no primary"
+    with pytest.raises(StoreUnavailableError, match=sentence):
         open_connection(replace(watched.address, master="stale", sentinels=first))
-    with pytest.raises(
-        StoreUnavailableError, match=r"no Sentinel names a primary unheard: .* knows no such name"
-    ):
+    sentence = r"no Sentinel names a primary unheard: .* knows no such name"
+    with pytest.raises(StoreUnavailableError, match=sentence):
         open_connection(replace(watched.address, master="unheard", sentinels=first))
     open_connection(watched.address).disconnect()  # type: ignore[no-untyped-call]
 
@@ -184,10 +181,8 @@ def test_a_server_that_says_it_is_a_replica_is_connected_to_anew(server: Server)
         link.ask(("SET", "key", "2"))
         back.join()
         client.replicaof("127.0.0.1", 1)
-        with pytest.raises(
-            StoreUnavailableError,
-            match="cannot answer now: You can't write against a read only replica",
-        ):
+        sentence = "cannot answer now: You can't write against a read only replica"
+        with pytest.raises(StoreUnavailableError, match=sentence):
             link.ask_once(("SET", "key", "3"))
     assert link.number > before
     link.close()
@@ -269,10 +264,8 @@ def test_an_idle_worker_and_a_client_go_to_the_primary_that_the_sentinels_name_b
 
         name(server)
         address = replace(watched.address, master="words")
-        transport, reader = (
-            RedisTransport(address, "words-1-1"),
-            RedisReader(address, "words-1-1"),
-        )
+        transport = RedisTransport(address, "words-1-1")
+        reader = RedisReader(address, "words-1-1")
         with contextlib.closing(transport), contextlib.closing(reader):
             transport.claim("owner", {1: 1})
             monkeypatch.setattr(reader._link, "_check_s", 0.2)

@@ -5,7 +5,8 @@ completion, rollback.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import pytest
@@ -136,6 +137,8 @@ class Bench:
     def run(self, condition: Callable[[], bool], limit_secs: int = 120) -> None:
         """Let the cluster work, under load, until something holds."""
         for _ in range(limit_secs):
+            if isinstance(self.cluster, Doomed):
+                self.cluster.bury()
             if condition():
                 return
             self.feed(5)
@@ -205,11 +208,9 @@ def test_three_batches_of_workers_and_every_count_is_exact() -> None:
         assert len(bench.new_workers()) == 3
         bench.service.continue_upgrade("test", UpgradeOptions(worker_num=5))
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
-        state, assignment, base = (
-            GrayUpgradeState(bench.state).upgrade_state(bench.id),
-            bench.state.read_assignment(bench.id),
-            bench.state.read_base(bench.id),
-        )
+        state = GrayUpgradeState(bench.state).upgrade_state(bench.id)
+        assignment = bench.state.read_assignment(bench.id)
+        base = bench.state.read_base(bench.id)
         assert state == UpgradeState(None) and assignment.code_by_slot == {}
         assert (assignment.code_key, assignment.conf_key) == (base.code_key, base.conf_key)
         bench.feed()
@@ -269,13 +270,10 @@ def test_workers_go_by_name_then_by_component_and_complete_leaves_the_others_on_
         assert bench.new_workers() == counting | {named}
         bench.service.complete_upgrade("test")
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
-        assert (
-            bench.new_workers() == counting | {named}
-            and GrayUpgradeState(bench.state).upgrade_state(bench.id).upgraded == {}
-        )
-        with pytest.raises(
-            IllegalTransitionError, match=r"completed with \d workers on other code"
-        ):
+        assert bench.new_workers() == counting | {named}
+        assert GrayUpgradeState(bench.state).upgrade_state(bench.id).upgraded == {}
+        sentence = r"completed with \d workers on other code"
+        with pytest.raises(IllegalTransitionError, match=sentence):
             bench.service.rebalance("test", RebalanceOptions(conf={"app.x": 1}), 0)
         bench.cluster.kill_worker(0)
         bench.run(lambda: bench.cluster.topology().is_placed())
@@ -294,10 +292,8 @@ def test_a_rollback_by_hand_brings_the_code_back_and_loses_nothing() -> None:
         bench.run(lambda: bench.rests(1))
         bench.service.roll_back_upgrade("test")
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
-        assert (
-            bench.new_workers() == set()
-            and GrayUpgradeState(bench.state).upgrade_state(bench.id).upgrade is None
-        )
+        assert bench.new_workers() == set()
+        assert GrayUpgradeState(bench.state).upgrade_state(bench.id).upgrade is None
         before = bench.counts()["new"]
         bench.feed()
         assert bench.counts()["new"] == before, "no worker runs the new code any more"
@@ -330,9 +326,8 @@ def test_a_rollback_names_the_code_by_which_its_dead_letters_are_found() -> None
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
         (error,) = bench.state.read_errors(bench.id, MASTER)
         letters = bench.cluster.dead_letters
-        assert letters and {letter.failure.code_version for letter in letters} == {
-            error.code_version
-        }
+        assert letters
+        assert {letter.failure.code_version for letter in letters} == {error.code_version}
         view = bench.cluster.topology()
         stored = StoredLetters(
             view.id, LocalReader(view.store), dict, lambda: TopologyStatus.ACTIVE, lambda: None
@@ -344,10 +339,8 @@ def test_a_state_in_another_form_is_refused_unless_forced_and_then_handed_on() -
     with Bench() as bench:
         bench.cluster.advance(2)
         new = topology(bench.spout, "new", count=CountAnew())
-        with pytest.raises(
-            InvalidTopologyError,
-            match="component 'count': its state has version 1, that of the new code 2",
-        ):
+        sentence = "component 'count': its state has version 1, that of the new code 2"
+        with pytest.raises(InvalidTopologyError, match=sentence):
             bench.upgrade(new, worker__num=4)
         assert bench.status() is TopologyStatus.ACTIVE
         bench.upgrade(new, worker__num=4, force=True)
@@ -430,11 +423,9 @@ def test_code_that_raises_in_prepare_is_taken_back_with_its_cause_and_kept_as_an
         assert error.text.startswith(
             "could not be prepared: LookupError: the model is not there (test_gray_upgrade.py, line"
         )
-        assert (
-            "in prepare" in error.traceback
-            and error.worker
-            and error.code_version != bench.state.read_base(bench.id).code_key
-        )
+        assert "in prepare" in error.traceback
+        assert error.worker
+        assert error.code_version != bench.state.read_base(bench.id).code_key
         bench.feed()
         assert bench.counts().keys() == {"old"}
 
@@ -464,22 +455,19 @@ def test_code_that_cannot_run_beside_the_old_one_is_refused(
     with Bench() as bench:
         with pytest.raises(InvalidTopologyError, match=words):
             bench.upgrade(change(bench.spout), worker__num=1)
-        assert (
-            bench.status() is TopologyStatus.ACTIVE and bench.state.read_upgrade(bench.id) is None
-        )
+        assert bench.status() is TopologyStatus.ACTIVE
+        assert bench.state.read_upgrade(bench.id) is None
 
 
 def test_requests_that_do_not_fit_are_refused_in_words() -> None:
     """S0.4, S0.6, S0.18, S0.19."""
     with Bench() as bench:
         service = bench.service
-        with pytest.raises(
-            InvalidConfigError, match=r"no workers are chosen for this batch; give --num N"
-        ):
+        sentence = r"no workers are chosen for this batch; give --num N"
+        with pytest.raises(InvalidConfigError, match=sentence):
             bench.upgrade()
-        with pytest.raises(
-            FailedAssignTopologyError, match="there is no worker node-9:1 to upgrade"
-        ):
+        sentence = "there is no worker node-9:1 to upgrade"
+        with pytest.raises(FailedAssignTopologyError, match=sentence):
             bench.upgrade(workers=["node-9:1"])
         with pytest.raises(FailedAssignTopologyError, match="no worker runs component 'nothing'"):
             bench.upgrade(component="nothing")
@@ -488,18 +476,15 @@ def test_requests_that_do_not_fit_are_refused_in_words() -> None:
         with pytest.raises(NotAliveError):
             service.complete_upgrade("nobody")
         service.deactivate("test")
-        with pytest.raises(
-            IllegalTransitionError, match="is INACTIVE: upgrade start does not apply"
-        ):
+        sentence = "is INACTIVE: upgrade start does not apply"
+        with pytest.raises(IllegalTransitionError, match=sentence):
             bench.upgrade(worker__num=1)
         service.activate("test")
         bench.upgrade(worker__num=1)
         with pytest.raises(IllegalTransitionError, match="a gray upgrade of test is in progress"):
             bench.upgrade(worker__num=1)
-        with pytest.raises(
-            IllegalTransitionError,
-            match="There're still workers under upgrade, please continue after they're done",
-        ):
+        sentence = "There're still workers under upgrade, please continue after they're done"
+        with pytest.raises(IllegalTransitionError, match=sentence):
             service.continue_upgrade("test", UpgradeOptions(worker_num=1))
         with pytest.raises(IllegalTransitionError, match="is UPGRADING: rebalance does not apply"):
             bench.cluster.rebalance(workers=2)
@@ -568,34 +553,42 @@ def test_a_slot_that_dies_at_any_write_while_it_upgrades_its_worker_comes_to_the
     is_back: bool, is_written: bool
 ) -> None:
     """S0.24-S0.27, S0.31."""
+    for bench, victim, arm in deaths(is_written, lambda _: 1):
+        if is_back:
+            bench.upgrade(workers=[str(victim.slot)])
+            bench.run(partial(bench.rests, 1))
+            arm()
+            bench.service.roll_back_upgrade("test")
+            bench.run(partial(is_active, bench))
+        else:
+            arm()
+            bench.upgrade(workers=[str(victim.slot)])
+            bench.run(partial(bench.rests, 1))
+        assert bench.new_workers() == (set() if is_back else {victim.slot})
+
+
+def is_active(bench: Bench) -> bool:
+    return bench.status() is TopologyStatus.ACTIVE
+
+
+def deaths(
+    is_written: bool, which: Callable[[Bench], int], **conf: Any
+) -> Iterator[tuple[Bench, SimSlot, Callable[[], None]]]:
+    """Benches in which the slot of one worker dies at its first write after it is armed, at its
+    second, and so on until it lives; each has exact counts at its end.
+    """
     for index in range(1, 40):
-        with Bench(make=Doomed) as bench:
-            victim, cluster = doomed(bench, 1, is_written)
-            if is_back:
-                bench.upgrade(workers=[str(victim.slot)])
-                bench.run(lambda: bench.rests(1))
-                cluster.arm(index)
-                bench.service.roll_back_upgrade("test")
-            else:
-                cluster.arm(index)
-                bench.upgrade(workers=[str(victim.slot)])
-
-            def is_done(bench: Bench = bench, cluster: Doomed = cluster) -> bool:
-                cluster.bury()
-                return bench.status() is TopologyStatus.ACTIVE if is_back else bench.rests(1)
-
-            bench.run(is_done)
-            assert bench.new_workers() == (set() if is_back else {victim.slot}), index
+        with Bench(make=Doomed, **conf) as bench:
+            victim, cluster = doomed(bench, which(bench), is_written)
+            yield bench, victim, partial(cluster.arm, index)
             has_crashed = cluster.crash is not None and cluster.crash.has_crashed
             cluster.arm(NEVER)
-            cluster.bury()
             bench.run(cluster.topology().is_placed)
             bench.counts()
         if not has_crashed:
-            break
-    else:
-        raise AssertionError("the slot died every time")
-    assert index > 2
+            assert index > 2
+            return
+    raise AssertionError("the slot died every time")
 
 
 def doomed(bench: Bench, which: int, is_written: bool) -> tuple[SimSlot, Doomed]:
@@ -632,13 +625,10 @@ def test_a_topology_master_alone_in_its_worker_gathers_task_heartbeats_and_upgra
         bench.cluster.advance(25)
         topology = bench.cluster.topology()
         beats = bench.state.read_task_beats(bench.id)
-        assert (
-            beats.master_task is not None
-            and topology.component_by_task[beats.master_task] == MASTER
-        )
-        assert {
-            task: task_beat.component for task, task_beat in beats.by_task.items()
-        } == topology.component_by_task
+        assert beats.master_task is not None
+        assert topology.component_by_task[beats.master_task] == MASTER
+        result = {task: task_beat.component for task, task_beat in beats.by_task.items()}
+        assert result == topology.component_by_task
         tags = [task_beat for task_beat in beats.by_task.values() if task_beat.component == "tag"]
         assert (
             sum(tag.counts.executed for tag in tags)
@@ -684,28 +674,11 @@ def test_a_master_of_its_own_worker_needs_the_scheduler_that_gives_it_one() -> N
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
 def test_a_master_that_dies_at_any_write_harms_no_upgrade(is_written: bool) -> None:
     """S0.21-S0.23, S0.28: the slot of the master dies in the middle of a batch."""
-    for index in range(1, 40):
-        with Bench(make=Doomed, **MASTERED) as bench:
-            _, cluster = doomed(bench, master_slot(bench), is_written)
-            cluster.arm(index)
-            bench.upgrade(worker__num=2)
-
-            def is_done(bench: Bench = bench, cluster: Doomed = cluster) -> bool:
-                cluster.bury()
-                return bench.rests(1)
-
-            bench.run(is_done)
-            assert len(bench.new_workers()) == 2, index
-            has_crashed = cluster.crash is not None and cluster.crash.has_crashed
-            cluster.arm(NEVER)
-            cluster.bury()
-            bench.run(cluster.topology().is_placed)
-            bench.counts()
-        if not has_crashed:
-            break
-    else:
-        raise AssertionError("the master died every time")
-    assert index > 2
+    for bench, _, arm in deaths(is_written, master_slot, **MASTERED):
+        arm()
+        bench.upgrade(worker__num=2)
+        bench.run(partial(bench.rests, 1))
+        assert len(bench.new_workers()) == 2
 
 
 def test_a_worker_of_the_former_code_that_does_not_end_is_fenced_off_by_its_successor() -> None:
@@ -782,10 +755,8 @@ def test_ten_upgrades_in_a_row_with_one_bad_in_the_middle_and_a_master_of_its_ow
             upgrade_all(bench, f"code {n}", fails_every=10 if n == BAD else 0) for n in range(10)
         ]
         assert [n for n, text in enumerate(ends) if text] == [BAD], ends
-        assert (
-            "component 'tag' fails" in ends[BAD]
-            and "% of its tuples in upgraded workers, 0.00 % in the others" in ends[BAD]
-        )
+        assert "component 'tag' fails" in ends[BAD]
+        assert "% of its tuples in upgraded workers, 0.00 % in the others" in ends[BAD]
         assert {f"code {n}" for n in range(10)} | {"old"} == bench.counts().keys()
         assert not bench.cluster.dead_letters
 

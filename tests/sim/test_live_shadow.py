@@ -176,10 +176,8 @@ class ShadowBench(Bench):
         """
         assert self.new_workers() == set()
         self.run(lambda: self.status() is TopologyStatus.ACTIVE)
-        assert (
-            self.new_workers() == set()
-            and GrayUpgradeState(self.state).upgrade_state(self.id).upgrade is None
-        )
+        assert self.new_workers() == set()
+        assert GrayUpgradeState(self.state).upgrade_state(self.id).upgrade is None
         error: Failure
         (error,) = self.state.read_errors(self.id, MASTER)
         assert sum(self.counts()["one"].values()) == sum(self.fed.values())
@@ -200,10 +198,8 @@ def test_code_without_a_difference_passes_the_bar_and_its_first_batch_follows() 
     with ShadowBench() as bench:
         bench.start(Number(0, "same, though other code"), tuples=150)
         assert classify(bench.state.read_upgrade(bench.id), 0) is UpgradeStage.SHADOWING
-        with pytest.raises(
-            IllegalTransitionError,
-            match="still runs as a shadow of 'tag': its first batch follows by itself",
-        ):
+        sentence = "still runs as a shadow of 'tag': its first batch follows by itself"
+        with pytest.raises(IllegalTransitionError, match=sentence):
             bench.service.continue_upgrade("test", UpgradeOptions(worker_num=1))
         with pytest.raises(IllegalTransitionError, match="a gray upgrade of test is in progress"):
             bench.start()
@@ -290,10 +286,8 @@ def test_windows_and_timers_of_other_code_are_refused_before_any_worker_runs_it(
             shadow__tuples=1_000_000,
         )
         bench.run(lambda: bench.status() is TopologyStatus.ACTIVE)
-        assert (
-            bench.new_workers() == set()
-            and GrayUpgradeState(bench.state).upgrade_state(bench.id).upgrade is None
-        )
+        assert bench.new_workers() == set()
+        assert GrayUpgradeState(bench.state).upgrade_state(bench.id).upgrade is None
         (error,) = bench.state.read_errors(bench.id, MASTER)
         assert re.search(
             r"1 of \d+ tuples come out differently in the shadow of tag#\d, before any worker",

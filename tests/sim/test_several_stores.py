@@ -19,10 +19,8 @@ def test_each_topology_stays_in_its_store_over_deaths_a_rebalance_and_its_end(se
             for name, feed in feeds.items()
         }
         plane = cluster.data_plane
-        assert {name: plane.stores_of(topology_id) for name, topology_id in ids.items()} == {
-            "one": ["near"],
-            "two": ["far"],
-        }
+        result = {name: plane.stores_of(topology_id) for name, topology_id in ids.items()}
+        assert result == {"one": ["near"], "two": ["far"]}
         for round_ in range(12):
             for feed in feeds.values():
                 feed.feed(["x y"])

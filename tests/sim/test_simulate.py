@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.api import BasicOutputCollector, StatefulBolt, TopologyBuilder, Tuple
+from sparkstorm.api import BasicOutputCollector, StatefulBolt, Tuple
 from sparkstorm.common.model.requests import Outcome, OutcomeState, Request, RequestKind
 from sparkstorm.common.model.topology import Topology
 from sparkstorm.control_plane.nimbus.cleanup import TopologyCleanup
@@ -27,7 +27,7 @@ from sparkstorm.testing.trial import Trial
 from sparkstorm.testing.trial_requests import Client
 from sparkstorm.testing.trials import Trials
 from tests.sim.topologies import small_loop, small_to_target, subject
-from tests.topologies import Count, Split
+from tests.topologies import Count, Split, building
 
 pytestmark = pytest.mark.sampled
 
@@ -47,8 +47,7 @@ ROWS = [["the quick brown fox"], ["the lazy dog"], ["the end"]]
 
 
 def word_count() -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", FeederSpout(["line"]))
+    builder = building(lines=FeederSpout(["line"]))
     builder.set_bolt("split", Split(), 2).shuffle_grouping("lines")
     builder.set_bolt("count", Count(), 2).fields_grouping("split", "word")
     return builder.build()
@@ -104,16 +103,14 @@ def test_arguments_that_cannot_be_used_are_named(arguments: dict[str, Any], word
 
 
 def test_a_function_that_returns_no_topology_is_named() -> None:
-    with pytest.raises(
-        ValueError, match="expected a function that returns a Topology, it returned a dict"
-    ):
+    sentence = "expected a function that returns a Topology, it returned a dict"
+    with pytest.raises(ValueError, match=sentence):
         simulate(dict, [0])  # type: ignore[arg-type]
 
 
 def test_a_refused_submission_is_shown_with_its_reason() -> None:
-    with pytest.raises(
-        SimulationError, match=r"(?s)a run without faults fails: .*unknown key topology\.workerz"
-    ):
+    sentence = r"(?s)a run without faults fails: .*unknown key topology\.workerz"
+    with pytest.raises(SimulationError, match=sentence):
         simulate(word_count, [0], sources={"lines": ROWS}, conf={"topology.workerz": 1})
 
 
@@ -123,8 +120,7 @@ def test_a_state_that_is_not_compared_is_named() -> None:
             self.state[tup["line"]] = random.random()
 
     def build() -> Topology:
-        builder = TopologyBuilder()
-        builder.set_spout("lines", FeederSpout(["line"]))
+        builder = building(lines=FeederSpout(["line"]))
         builder.set_bolt("chance", Chance()).shuffle_grouping("lines")
         return builder.build()
 
@@ -161,8 +157,7 @@ class Lossy(Count):
 
 
 def lossy() -> Topology:
-    builder = TopologyBuilder()
-    builder.set_spout("lines", FeederSpout(["line"]))
+    builder = building(lines=FeederSpout(["line"]))
     builder.set_bolt("split", Split()).shuffle_grouping("lines")
     builder.set_bolt("count", Lossy()).global_grouping("split")
     return builder.build()
@@ -253,8 +248,7 @@ def test_rows_that_are_captured_after_a_crash_may_come_twice_but_states_are_exac
     capture = CaptureBolt()
 
     def captured() -> Topology:
-        builder = TopologyBuilder()
-        builder.set_spout("lines", FeederSpout(["line"]))
+        builder = building(lines=FeederSpout(["line"]))
         builder.set_bolt("capture", capture).shuffle_grouping("lines")
         return builder.build()
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -617,51 +618,14 @@ def subject(name: str, *size: int) -> Subject:
     return Subject(lambda: CASES[name](*size).topology, {"spout": case.rows}, case.conf)
 
 
-def small_word_count() -> Subject:
-    """Ten lines."""
-    return subject("word_count", 10)
-
-
-def small_to_target() -> Subject:
-    """Ten lines."""
-    return subject("to_target", 10)
-
-
-def small_fan_out_fan_in() -> Subject:
-    """Ten keys."""
-    return subject("fan_out_fan_in", 10)
-
-
-def small_flaky() -> Subject:
-    """Six lines."""
-    return subject("flaky", 6)
-
-
-def small_flaky_windows() -> Subject:
-    """Eight numbers."""
-    return subject("flaky_windows", 8)
-
-
-def small_loop() -> Subject:
-    """Six numbers."""
-    return subject("loop", 6)
-
-
-def small_stream_joins() -> Subject:
-    """Eight numbers."""
-    return subject("stream_joins", 8)
-
-
-def small_look_ups() -> Subject:
-    """Twelve numbers."""
-    return subject("look_ups", 12)
-
-
-def small_awaiting() -> Subject:
-    """Twelve numbers."""
-    return subject("awaiting", 12)
-
-
-def small_flaky_days() -> Subject:
-    """Eight numbers."""
-    return subject("flaky_days", 8)
+# so many lines, keys or numbers
+small_word_count = partial(subject, "word_count", 10)
+small_to_target = partial(subject, "to_target", 10)
+small_fan_out_fan_in = partial(subject, "fan_out_fan_in", 10)
+small_flaky = partial(subject, "flaky", 6)
+small_flaky_windows = partial(subject, "flaky_windows", 8)
+small_loop = partial(subject, "loop", 6)
+small_stream_joins = partial(subject, "stream_joins", 8)
+small_look_ups = partial(subject, "look_ups", 12)
+small_awaiting = partial(subject, "awaiting", 12)
+small_flaky_days = partial(subject, "flaky_days", 8)

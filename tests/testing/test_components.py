@@ -199,18 +199,16 @@ def test_an_error_of_a_spout_of_ones_own_is_raised_by_complete_topology() -> Non
 
     spout = Wide()
     spout.feed(["to have something to do"])
-    with pytest.raises(
-        WorkerFailedError, match=r"spout 'spout' \(task \d+\): .*emitted 2 values for 1 field"
-    ):
+    sentence = r"spout 'spout' \(task \d+\): .*emitted 2 values for 1 field"
+    with pytest.raises(WorkerFailedError, match=sentence):
         complete_topology(one_bolt(spout, Nothing()))
 
 
 def test_a_state_of_no_component_is_named() -> None:
     result = complete_topology(word_count(), {"lines": [["a"]]})
     for read in (result.state, result.state_by_task):
-        with pytest.raises(
-            KeyError, match="there is no component 'cuont', only count, lines, split"
-        ):
+        sentence = "there is no component 'cuont', only count, lines, split"
+        with pytest.raises(KeyError, match=sentence):
             read("cuont")
 
 

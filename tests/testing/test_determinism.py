@@ -130,10 +130,8 @@ def test_who_asks_the_machine_is_named_with_what_was_asked_for(
         is_copy = via == "replay" and function is coin
         assert (finding.component, finding.asked) == ("map", () if is_copy else (asked,))
         assert " on stream 'default' in one of them" in finding.example
-    with pytest.raises(
-        NondeterminismError,
-        match=r"component 'map' asks for .* and gave different results in two runs",
-    ):
+    sentence = r"component 'map' asks for .* and gave different results in two runs"
+    with pytest.raises(NondeterminismError, match=sentence):
         check_deterministic(topology(function), ROWS)
 
 

@@ -189,9 +189,8 @@ def test_the_cluster_of_the_compose_file_starts_with_keys_that_exist_and_embeds_
     content, _ = read_yaml(str(FOLDER / "compose.yaml"))
     assert set(content["services"]) == {"redis", "zookeeper", "cluster"}
     cluster = content["services"]["cluster"]
-    assert (
-        FOLDER / cluster["build"]["context"] / cluster["build"]["dockerfile"]
-    ).resolve() == FOLDER / "Containerfile"
+    result = (FOLDER / cluster["build"]["context"] / cluster["build"]["dockerfile"]).resolve()
+    assert result == FOLDER / "Containerfile"
     words = parser().parse_args(cluster["command"][1:])
     given = tmp_path / "cluster.yaml"
     overrides = dict(parse_override(each) for each in words.c)
@@ -200,9 +199,8 @@ def test_the_cluster_of_the_compose_file_starts_with_keys_that_exist_and_embeds_
     )
     conf = cluster_conf(load_conf(str(given)))  # unknown keys and wrong values are refused
     assert not_configured(conf) == []
-    assert cluster["environment"] == {
-        "SPARKSTORM_CLUSTER": str(Path("/work") / connection_path(conf))
-    }
+    result = cluster["environment"]
+    assert result == {"SPARKSTORM_CLUSTER": str(Path("/work") / connection_path(conf))}
     named = {*content["secrets"], *content["volumes"]}
     used = {
         each.partition(":")[0]

@@ -42,12 +42,8 @@ def test_time_leaps_to_what_is_due_and_ends_where_it_was_told_to() -> None:
     simulation.add(Actor("a", 300, diary))
     simulation.add(Actor("b", None, diary))
     simulation.advance(1000)
-    assert [entry for entry in diary if entry[1] == "a"] == [
-        (0, "a"),
-        (300, "a"),
-        (600, "a"),
-        (900, "a"),
-    ]
+    result = [entry for entry in diary if entry[1] == "a"]
+    assert result == [(0, "a"), (300, "a"), (600, "a"), (900, "a")]
     assert [entry for entry in diary if entry[1] == "b"] == [(0, "b")]
     assert simulation.clock.now_ms() - START_MS == 1000
     assert simulation.steps == 5
@@ -137,10 +133,8 @@ def test_a_busy_workers_clock_runs_ahead_and_is_caught_up_with() -> None:
 def test_frames_of_a_busy_sender_arrive_when_its_clock_says_so_and_in_order() -> None:
     store, base = LocalStore(), SimClock(1000)
     arrivals, slow = Arrivals(store), WorkerClock(base)
-    sender, receiver = (
-        SimTransport(store, slow, arrivals),
-        SimTransport(store, WorkerClock(base), arrivals),
-    )
+    sender = SimTransport(store, slow, arrivals)
+    receiver = SimTransport(store, WorkerClock(base), arrivals)
     sender.claim("s", {1: 1})
     receiver.claim("r", {2: 1})
     slow.spend(50)
