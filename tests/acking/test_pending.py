@@ -51,9 +51,8 @@ def test_s1_2_a_message_that_is_not_processed_within_the_timeout_failed() -> Non
     pending.add(1, "a", 0)
     assert pending.expire(29_999, 30_000, None) == []
     assert pending.expire(30_000, 30_000, None) == [1]
-    assert [(o.message_id, why(o)) for o in pending.take_callbacks()] == [
-        ("a", FailureKind.TIMED_OUT)
-    ]
+    result = [(o.message_id, why(o)) for o in pending.take_callbacks()]
+    assert result == [("a", FailureKind.TIMED_OUT)]
 
 
 def test_s1_19_the_spouts_own_pending_fails_what_the_acker_dropped_silently() -> None:
@@ -298,10 +297,8 @@ class BothForms:
 
     def __init__(self, seed: int, size: int) -> None:
         self.chance, self.size, self.needs_callbacks = random.Random(seed), size, seed % 2 == 0
-        self.pending, self.plain = (
-            Pending(needs_callbacks=self.needs_callbacks),
-            ByMessage(self.needs_callbacks),
-        )
+        self.pending = Pending(needs_callbacks=self.needs_callbacks)
+        self.plain = ByMessage(self.needs_callbacks)
         self.now_ms = 0
         self.members: dict[int, list[int]] = {}  # of all batches so far
 
@@ -342,11 +339,8 @@ class BothForms:
             if member in self.plain.open
         ]
         self.plain.close(ended, None)
-        assert self.pending.settle([root], [], self.now_ms, kept=kept) == (
-            len(latencies),
-            0,
-            latencies,
-        )
+        result = self.pending.settle([root], [], self.now_ms, kept=kept)
+        assert result == (len(latencies), 0, latencies)
 
     def settle_messages(self) -> None:
         roots = [self.any_message() for _ in range(3)]
@@ -380,9 +374,8 @@ class BothForms:
     def require_the_same_open(self) -> None:
         assert len(self.pending) == len(self.plain.open)
         assert sorted(open_messages(self.pending.snapshot()[0])) == sorted(self.plain.open)
-        assert self.pending.oldest_emit_ms == min(
-            (emit_ms for _, emit_ms, _ in self.plain.open.values()), default=None
-        )
+        result = self.pending.oldest_emit_ms
+        assert result == min((emit_ms for _, emit_ms, _ in self.plain.open.values()), default=None)
 
 
 @pytest.mark.parametrize("size", [1, 2, 512])
@@ -404,9 +397,8 @@ def test_messages_of_a_batch_are_settled_as_if_each_were_alone(seed: int, size: 
         both.require_the_same_open()
     outcomes = {o.root: (o.message_id, why(o)) for o in told}
     assert outcomes == {o.root: (o.message_id, why(o)) for o in both.plain.outcomes}
-    assert len(told) == len(outcomes) == len(both.plain.outcomes) and (
-        told or not both.needs_callbacks
-    )
+    assert len(told) == len(outcomes) == len(both.plain.outcomes)
+    assert told or not both.needs_callbacks
     both.pending.confirm(told)
     deltas.append(both.pending.take_delta())
     assert not restarted(
@@ -415,13 +407,8 @@ def test_messages_of_a_batch_are_settled_as_if_each_were_alone(seed: int, size: 
 
 
 def test_a_batch_takes_an_eighth_of_the_limit() -> None:
-    assert [Pending(limit).batch_size(512) for limit in (None, 5000, 1000, 8, 5)] == [
-        512,
-        512,
-        125,
-        1,
-        1,
-    ]
+    result = [Pending(limit).batch_size(512) for limit in (None, 5000, 1000, 8, 5)]
+    assert result == [512, 512, 125, 1, 1]
 
 
 @pytest.mark.parametrize("root", [tree_root(5 << 20), batch_root(5 << 20)])

@@ -61,9 +61,8 @@ def test_a_record_of_another_format_is_refused_with_the_versions_and_the_remedy(
     signature = hmac.new(KEY, b"/a\0" + packed, "sha256").hexdigest().encode()
     former = b"sparkstorm-1 json " + signature + b"\n" + packed
     for key in (KEY, None):
-        with pytest.raises(
-            StoreInconsistentError, match=r"^/a: .*sparkstorm-1.* reads .*sparkstorm-2.*empty"
-        ):
+        sentence = r"^/a: .*sparkstorm-1.* reads .*sparkstorm-2.*empty"
+        with pytest.raises(StoreInconsistentError, match=sentence):
             unseal("/a", former, key)
 
 

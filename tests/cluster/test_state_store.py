@@ -350,9 +350,8 @@ def test_a_request_that_was_cut_is_not_sent_again_under_a_later_session_of_a_bou
     store._client.create_async = cut_at_first
     try:
         if is_bound:
-            with pytest.raises(
-                StoreUnavailableError, match=r"session with ZooKeeper at .* was lost"
-            ):
+            sentence = r"session with ZooKeeper at .* was lost"
+            with pytest.raises(StoreUnavailableError, match=sentence):
                 store.create("/a", b"x")
             assert len(sent) == 1 and store.get("/a") is None
         else:

@@ -89,9 +89,8 @@ def test_new_code_stays_in_its_store() -> None:
     check_kept("t", "b", ["b"], "a")
     check_kept("t", "a", [""], "a")
     check_kept("t", "a,b", ["", "b"], "a", 2)
-    with pytest.raises(
-        InvalidConfigError, match=r"the data of t are in the store 'b' and stay there.*savepoint"
-    ):
+    sentence = r"the data of t are in the store 'b' and stay there.*savepoint"
+    with pytest.raises(InvalidConfigError, match=sentence):
         check_kept("t", "a", ["b"], "a")
     with pytest.raises(InvalidConfigError, match=r"t lies in 2 and stays there, .* say 1: take"):
         check_kept("t", None, ["a", "b"], "a")

@@ -181,9 +181,8 @@ def test_workers_make_their_own_beat_and_survive_oversized_statistics(state: Sto
     assert state.worker_beat_slots("wc-1-9") == [SLOT]
     assert state.read_worker_beat("wc-1-9", SLOT) == BEAT
     state.write_worker_beat(replace(BEAT, stats_by_executor={ExecutorId(1, 1): "x" * 1_000_000}))
-    assert state.read_worker_beat("wc-1-9", SLOT) == replace(
-        BEAT, stats_by_executor={ExecutorId(1, 1): None}
-    )
+    result = state.read_worker_beat("wc-1-9", SLOT)
+    assert result == replace(BEAT, stats_by_executor={ExecutorId(1, 1): None})
 
 
 def test_a_supervisor_is_gone_with_its_session(state: StormState, store: LocalStateStore) -> None:

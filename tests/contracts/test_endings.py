@@ -89,9 +89,8 @@ def test_data_is_handed_on_once_and_a_deposed_leader_that_repeats_it_changes_not
         retirement.retire(old)
     claim = successor.claim("worker", {TASK: 1})
     assert claim.origin == old and claim.incarnation
-    assert claim.record_by_task[TASK].journal == [b"state"] and claim.record_by_task[TASK].held == {
-        "1-0": b"held"
-    }
+    assert claim.record_by_task[TASK].journal == [b"state"]
+    assert claim.record_by_task[TASK].held == {"1-0": b"held"}
     assert (
         claim.record_by_task[TASK].last_entry != "0-0" and claim.seq == 0 and claim.progress == b""
     )

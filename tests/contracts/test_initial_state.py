@@ -51,11 +51,9 @@ def test_a_task_gets_its_journal_whole_and_the_same_again_changes_nothing(
     for _ in range(2):
         seeding.sow(3, iter(large))
         seeding.sow(4, [b"nothing in it"])
-        assert (
-            journal(bench, 3) == large
-            and journal(bench, 4) == [b"nothing in it"]
-            and journal(bench, 5) == []
-        )
+        assert journal(bench, 3) == large
+        assert journal(bench, 4) == [b"nothing in it"]
+        assert journal(bench, 5) == []
 
 
 def test_one_that_breaks_off_is_not_there_and_leaves_nothing_to_the_next(

@@ -285,9 +285,8 @@ def test_times_with_two_offsets_are_two_keys(
     assert other not in state and state[one] == 21
     state.roll_back(mark)
     assert (state[one], state[other]) == (21, 17)
-    assert [value for _, value in state.scan(make(first), None)][:2] == (
-        [21, 17] if first == TWICE else [21]
-    )
+    result = [value for _, value in state.scan(make(first), None)][:2]
+    assert result == ([21, 17] if first == TWICE else [21])
 
 
 def test_a_time_that_comes_twice_equals_none_of_another_zone(

@@ -113,9 +113,8 @@ def test_frames_of_one_sender_are_read_in_the_order_of_commits(bench: Bench) -> 
     for n in range(20):
         sender.commit(frames=frames_for(2, b"%d" % n, b"%d'" % n) + frames_for(3, b"other %d" % n))
     found = read(receiver.transport, {2: START.entry, 3: START.entry}, 60, batch=7)
-    assert [e.data for e in found if e.task == 2] == [
-        part for n in range(20) for part in (b"%d" % n, b"%d'" % n)
-    ]
+    result = [e.data for e in found if e.task == 2]
+    assert result == [part for n in range(20) for part in (b"%d" % n, b"%d'" % n)]
     assert [e.data for e in found if e.task == 3] == [b"other %d" % n for n in range(20)]
 
 
@@ -246,9 +245,8 @@ def test_rows_of_the_very_first_entry_are_counted_from_the_start(bench: Bench) -
     owner.commit(frames=frames_for(1, b"a"))
     owner.commit(cursors={1: Cursor(START.entry, 3)})
     assert bench.frames(1) == [b"a"]
-    assert Owner(bench, "p", (1,), token=2).claimed.record_by_task[1].cursor == Cursor(
-        START.entry, 3
-    )
+    result = Owner(bench, "p", (1,), token=2).claimed.record_by_task[1].cursor
+    assert result == Cursor(START.entry, 3)
 
 
 def test_entry_ids_go_on_when_a_stream_has_been_emptied(bench: Bench) -> None:
@@ -443,10 +441,8 @@ def test_dead_letters_outlive_their_topology_until_they_are_dropped(bench: Bench
     assert [data for _, data in letters] == [b"one", b"two", b"three"]
     assert [data for _, data in reader.parked(1, letters[0][0])] == [b"two"]
     assert reader.parked(10, letters[-1][0]) == []
-    assert reader.letters([letters[1][0], "9-9", "+", letters[0][0]]) == {
-        letters[1][0]: b"two",
-        letters[0][0]: b"one",
-    }
+    result = reader.letters([letters[1][0], "9-9", "+", letters[0][0]])
+    assert result == {letters[1][0]: b"two", letters[0][0]: b"one"}
     assert reader.letters([]) == {}
     assert reader.drop_dead_letter(letters[1][0]) and not reader.drop_dead_letter(letters[1][0])
     assert [data for _, data in reader.parked(10)] == [b"one", b"three"]
@@ -461,11 +457,9 @@ def test_a_dead_letter_is_put_back_once_and_counts_as_backlog(bench: Bench) -> N
     (first, _), (second, _) = reader.parked(10)
     assert reader.put_back([(first, 1, b"frame")]) == [first]
     assert reader.put_back([(first, 1, b"frame")]) == []
-    assert (bench.frames(1), reader.backlog()[1], [id for id, _ in reader.parked(10)]) == (
-        [b"frame"],
-        5,
-        [second],
-    )
+    assert bench.frames(1) == [b"frame"]
+    assert reader.backlog()[1] == 5
+    assert [id for id, _ in reader.parked(10)] == [second]
     (entry,) = read(owner.transport, {1: START.entry}, 1)
     owner.commit(cursors={1: Cursor(entry.id, 0)}, drained_bytes={1: len(entry.data)})
     assert (bench.frames(1), reader.backlog()[1]) == ([], 0)
@@ -492,10 +486,9 @@ def test_many_dead_letters_are_put_back_at_once_in_their_order(bench: Bench) -> 
     assert reader.put_back([*several, several[0]]) == [id for id in ids if id != gone], (
         "the second of the same letter is missing"
     )
-    assert bench.frames(1) == [b"frame 0", b"frame 2", b"frame 4"] and bench.frames(2) == [
-        b"frame 1",
-        b"frame 5",
-    ]
+    assert bench.frames(1) == [b"frame 0", b"frame 2", b"frame 4"]
+    result = bench.frames(2)
+    assert result == [b"frame 1", b"frame 5"]
     assert (reader.backlog(), reader.parked(10)) == ({1: 21, 2: 14}, [])
 
 
@@ -610,11 +603,9 @@ def test_a_lost_frame_is_missed_even_when_it_was_sent_again_before_its_reader_co
 def test_an_answer_of_a_store_that_is_no_more_is_not_read_after_a_commit_to_its_successor(
     bench: Bench,
 ) -> None:
-    sender, receiver, other = (
-        Owner(bench, "s", (1,)),
-        Owner(bench, "r", (2,)),
-        Owner(bench, "o", (3,)),
-    )
+    sender = Owner(bench, "s", (1,))
+    receiver = Owner(bench, "r", (2,))
+    other = Owner(bench, "o", (3,))
     assert receiver.transport.poll({2: START.entry}, 10) == []
     checkpoint = bench.checkpoint()
     sender.commit(frames=frames_for(2, b"lost"))
@@ -699,11 +690,8 @@ def test_a_commit_tells_the_backlog_of_the_tasks_it_watches(bench: Bench) -> Non
     receiver = Owner(bench, "r", (2,))
     assert receiver.commit(drained_bytes={2: 4}, watched=(2, 5)).backlog_by_task == {2: 9, 5: 0}
     # Of a task that this commit changes, of one that it does not, and of one that has nothing.
-    assert other.commit(frames=frames_for(4, b"more"), watched=(4, 2, 6)).backlog_by_task == {
-        4: 4,
-        2: 9,
-        6: 0,
-    }
+    result = other.commit(frames=frames_for(4, b"more"), watched=(4, 2, 6)).backlog_by_task
+    assert result == {4: 4, 2: 9, 6: 0}
 
 
 def test_frames_that_nobody_counted_leave_no_backlog_below_nothing(bench: Bench) -> None:
@@ -824,10 +812,8 @@ def test_samples_are_kept_for_those_who_look(bench: Bench) -> None:
     assert [data for _, data in reader.samples("a:default", START.entry)] == [b"1", b"2"]
     owner.transport.show({"a:default": [b"%d" % n for n in range(3 * MOST_SAMPLES)]})
     found = reader.samples("a:default", last)
-    assert (
-        found[-1][1] == b"%d" % (3 * MOST_SAMPLES - 1)
-        and MOST_SAMPLES <= len(found) < 2 * MOST_SAMPLES
-    )
+    assert found[-1][1] == b"%d" % (3 * MOST_SAMPLES - 1)
+    assert MOST_SAMPLES <= len(found) < 2 * MOST_SAMPLES
     owner.commit(frames=frames_for(1, b"frame"))  # and the commits go on as before
 
 
@@ -873,11 +859,9 @@ def test_writes_are_counted_and_a_store_that_has_them_all_stays_the_same_incarna
     steps = [before.step, *(owner.commit().step for _ in range(3)), owner.commit(journal=[]).step]
     assert steps == list(range(steps[0], steps[0] + 5))
     after = owner.claim_again()
-    assert (after.incarnation, after.generation, after.loss) == (
-        before.incarnation,
-        before.generation,
-        "",
-    )
+    assert after.incarnation == before.incarnation
+    assert after.generation == before.generation
+    assert after.loss == ""
     assert before.incarnation
 
 
@@ -986,11 +970,9 @@ def test_a_mark_of_a_former_incarnation_accuses_the_one_that_follows_it_no_more(
     bench.restore(copy)
     first = one.claim_again(accepts_loss=True)
     second = other.claim_again()
-    assert (second.generation, second.incarnation, second.loss) == (
-        first.generation,
-        first.incarnation,
-        "",
-    )
+    assert second.generation == first.generation
+    assert second.incarnation == first.incarnation
+    assert second.loss == ""
     one.commit()
     other.commit()
 
@@ -1012,9 +994,8 @@ def test_a_claimer_that_knows_more_than_the_first_one_after_a_loss_says_it(bench
     third = Witness(bench, "third", (3,))
     third.claimed, third.floor = other.claimed, other.floor
     second = other.claim_again(accepts_loss=True)
-    assert (
-        second.loss.startswith("Redis has lost") and f"all since write {one.floor:,}" in second.loss
-    )
+    assert second.loss.startswith("Redis has lost")
+    assert f"all since write {one.floor:,}" in second.loss
     assert (second.generation, second.incarnation) == (first.generation, first.incarnation)
     assert third.claim_again().loss == ""  # it was said
     one.commit()

@@ -87,10 +87,8 @@ def test_a_link_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     save_connection(path, a_connection())
     (tmp_path / "link").symlink_to(path)
     for name in ("link", ".", "missing"):
-        with pytest.raises(
-            InvalidConfigError,
-            match=f"connection file {tmp_path / name} (cannot be read|is not one)",
-        ):
+        sentence = f"connection file {tmp_path / name} (cannot be read|is not one)"
+        with pytest.raises(InvalidConfigError, match=sentence):
             load_connection(tmp_path / name)
 
 
@@ -120,10 +118,8 @@ def test_passwords_and_keys_follow_from_the_secret_and_differ_from_each_other() 
 
 
 def test_derivation_stays_the_same_from_release_to_release_so_that_kept_data_opens() -> None:
-    assert (
-        signing_key("00" * 32).hex()
-        == "8b4591022b7f3905b4d8800dd54356efbaf6740fa1a7c43153b38f7e9ce8d282"
-    )
+    result = signing_key("00" * 32).hex()
+    assert result == "8b4591022b7f3905b4d8800dd54356efbaf6740fa1a7c43153b38f7e9ce8d282"
 
 
 def test_no_repr_shows_a_password() -> None:
@@ -202,9 +198,8 @@ def test_a_bad_redis_url_is_refused_without_showing_it(url: str) -> None:
 
 
 def test_a_database_of_a_cluster_is_refused_since_it_has_one() -> None:
-    with pytest.raises(
-        InvalidConfigError, match="a cluster has database 0 alone, and the URL says 3"
-    ):
+    sentence = "a cluster has database 0 alone, and the URL says 3"
+    with pytest.raises(InvalidConfigError, match=sentence):
         parse_redis_url("redis+cluster://h,i/3")
 
 
@@ -247,9 +242,8 @@ def test_a_store_is_named_by_its_url_or_by_its_address_without_a_password(
 
 
 def test_one_url_is_a_store_without_a_name_as_before() -> None:
-    assert redis_stores(merge({"sparkstorm.redis.url": "redis://h"})) == RedisStores(
-        RedisAddress("h", 6379)
-    )
+    result = redis_stores(merge({"sparkstorm.redis.url": "redis://h"}))
+    assert result == RedisStores(RedisAddress("h", 6379))
     assert redis_stores(merge({})) is None and not_configured(merge({})) == ["redis", "zookeeper"]
     assert not_configured(conf_of(["redis://a"])) == ["zookeeper"]
 
@@ -324,12 +318,9 @@ def test_a_topologys_store_is_found_by_name_and_an_unknown_one_is_refused_in_a_s
     home, other = RedisAddress("a", 1, name="a"), RedisAddress("b", 1, "geheim", name="b")
     stores = RedisStores(home, (other,))
     assert [stores.of("t-1-1", name) for name in ("", "a", "b")] == [home, home, other]
-    with pytest.raises(
-        StoreInconsistentError,
-        match=r"t-1-1 are in the store 'c', which is not known here \(a, b\)",
-    ):
+    sentence = r"t-1-1 are in the store 'c', which is not known here \(a, b\)"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         stores.of("t-1-1", "c")
-    with pytest.raises(
-        StoreInconsistentError, match=r"'b', which is not known here \(one store without a name\)"
-    ):
+    sentence = r"'b', which is not known here \(one store without a name\)"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         RedisStores(RedisAddress("a", 1)).of("t-1-1", "b")

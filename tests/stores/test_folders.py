@@ -31,10 +31,8 @@ def test_a_folder_with_files_of_somebody_else_is_refused_and_left_alone(tmp_path
     theirs = tmp_path / "redis"
     theirs.mkdir()
     (theirs / "dump.rdb").write_text("mine")
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"redis holds files that SparkStorm did not write .* set storm\.local\.dir to",
-    ):
+    sentence = r"redis holds files that SparkStorm did not write .* set storm\.local\.dir to"
+    with pytest.raises(InvalidConfigError, match=sentence):
         own_folder(theirs)
     assert not discard_folder(theirs)
     assert [path.name for path in theirs.iterdir()] == ["dump.rdb"]

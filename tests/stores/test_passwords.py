@@ -87,11 +87,9 @@ def test_a_password_that_others_can_read_is_warned_of(
     job.write_text("name: x")
     job.chmod(0o644)
     [typed] = exposed({key: value}, {key: value}, str(job))
-    assert (
-        typed.startswith(f"{key} on the command line")
-        and advice.file_key in typed
-        and advice.variable in typed
-    )
+    assert typed.startswith(f"{key} on the command line")
+    assert advice.file_key in typed
+    assert advice.variable in typed
     [written] = exposed({}, {key: value}, str(job))
     assert "chmod 600" in written and key in written
     assert "geheim" not in typed + written

@@ -88,9 +88,8 @@ def test_counts_and_what_waits_are_read_as_of_one_moment(bench: RedisBench) -> N
 
 def assert_exact(bench: RedisBench) -> None:
     reader = bench.reader()
-    assert reader.record(2).journal == [
-        b"%d%s" % (n, part) for n in range(1, COMMITS + 1) for part in (b"a", b"b")
-    ]
+    result = reader.record(2).journal
+    assert result == [b"%d%s" % (n, part) for n in range(1, COMMITS + 1) for part in (b"a", b"b")]
     assert reader.backlog() == {2: 0}
     assert bench.frames(2) == []
     assert bench.client.get(bench.key("generation")) is None
@@ -133,17 +132,13 @@ def test_a_dead_letter_is_put_back_once_wherever_the_connection_breaks(
     with contextlib.closing(RedisReader(bench.address, bench.topology)) as reader:
         ids = [id for id, _ in reader.parked(10)]
         fault = bench.proxy.add_fault(cut, nth, b"EVALSHA")
-        assert [reader.put_back([(id, 1, b"frame %d" % n)]) for n, id in enumerate(ids)] == [
-            [ids[0]],
-            [ids[1]],
-        ]
+        result = [reader.put_back([(id, 1, b"frame %d" % n)]) for n, id in enumerate(ids)]
+        assert result == [[ids[0]], [ids[1]]]
         assert fault.is_done
         bench.proxy.deliver_late()
-        assert (reader.parked(10), bench.frames(1), reader.backlog()) == (
-            [],
-            [b"frame 0", b"frame 1"],
-            {1: 14},
-        )
+        assert reader.parked(10) == []
+        assert bench.frames(1) == [b"frame 0", b"frame 1"]
+        assert reader.backlog() == {1: 14}
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
@@ -160,11 +155,9 @@ def test_several_dead_letters_are_put_back_once_wherever_the_connection_breaks(
         assert reader.put_back(several) == ids, "an answer that was cut is given again"
         assert fault.is_done
         bench.proxy.deliver_late()
-        assert (reader.parked(10), bench.frames(1), reader.backlog()) == (
-            [],
-            [b"frame 0", b"frame 1"],
-            {1: 14},
-        )
+        assert reader.parked(10) == []
+        assert bench.frames(1) == [b"frame 0", b"frame 1"]
+        assert reader.backlog() == {1: 14}
 
 
 def test_every_second_try_of_all_commits_may_break(bench: RedisBench) -> None:
@@ -264,9 +257,8 @@ def test_a_wrong_password_is_named_at_once_however_patient_one_is(
     redis_server: RedisServer, password: str, fault: str
 ) -> None:
     address = RedisAddress(redis_server.host, redis_server.port, password)
-    with pytest.raises(
-        StoreUnavailableError, match=f"Redis at 127.0.0.1:{redis_server.port} {fault}"
-    ):
+    sentence = f"Redis at 127.0.0.1:{redis_server.port} {fault}"
+    with pytest.raises(StoreUnavailableError, match=sentence):
         RedisTransport(address, "nobody", patience_s=600).claim("o", {1: 1})
 
 
@@ -296,9 +288,8 @@ def test_an_unreachable_redis_is_named_when_patience_is_over(bench: RedisBench) 
     port = bench.proxy.port
     bench.proxy.close()
     transport = RedisTransport(RedisAddress("127.0.0.1", port), "nobody", patience_s=0.1)
-    with pytest.raises(
-        StoreUnavailableError, match=rf"Redis at 127\.0\.0\.1:{port} did not come back in 0\.1 s"
-    ):
+    sentence = rf"Redis at 127\.0\.0\.1:{port} did not come back in 0\.1 s"
+    with pytest.raises(StoreUnavailableError, match=sentence):
         transport.claim("o", {1: 1})
 
 

@@ -129,9 +129,8 @@ def test_one_that_does_not_pass_is_told_when_patience_is_over(
 ) -> None:
     servers.append(ScriptedRedis(*[answer] * 100))
     transport = RedisTransport(servers[0].address, "t", patience_s=0.1)
-    with pytest.raises(
-        StoreUnavailableError, match=r"did not come back in 0\.1 s: .*(read only|loading)"
-    ):
+    sentence = r"did not come back in 0\.1 s: .*(read only|loading)"
+    with pytest.raises(StoreUnavailableError, match=sentence):
         transport.claim("o", {1: 1})
     transport.close()
 
