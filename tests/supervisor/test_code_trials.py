@@ -167,8 +167,6 @@ def test_a_real_trial_has_the_modules_of_the_workers_and_names_one_that_they_lac
     trials = CodeTrials(host.state, host.blobs, host.dir, 6700, start)
     wait_until(lambda: trials.step(0), "a verdict")
     where = f"is neither installed on host {socket.gethostname()} nor sent along with the topology"
-    assert (
-        f"module 'only_some_have_it' {where}" in trials.verdicts[key]
-        and len(trials.verdicts[key].splitlines()) == 1
-    )
+    assert f"module 'only_some_have_it' {where}" in trials.verdicts[key]
+    assert len(trials.verdicts[key].splitlines()) == 1
     assert list(host.dir.tmp.iterdir()) == []

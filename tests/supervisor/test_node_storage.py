@@ -104,14 +104,6 @@ def test_the_locks_of_a_dead_process_are_free() -> None:
 # -- a node's folder -------------------------------------------------------------------------------
 
 
-def test_a_port_has_one_holder(tmp_path: Path) -> None:
-    first, second = NodeDir(tmp_path, "n1"), NodeDir(tmp_path, "n1")
-    claim = first.try_claim(6700)
-    assert claim is not None and second.try_claim(6700) is None
-    claim.release()
-    assert second.try_claim(6700) is not None
-
-
 def test_nodes_and_ports_are_claimed_apart(tmp_path: Path) -> None:
     claims = [
         NodeDir(tmp_path, node).try_claim(port) for node in ("n1", "n2") for port in (6700, 6701)

@@ -66,11 +66,9 @@ def test_rows_are_counted_apart_and_the_oldest_are_forgotten() -> None:
     for row in range(MAX_SUSPECTS + 2):
         suspicion = suspicion.heard(Trying(3, "1-0", row)).died(7)
     suspects = suspicion.suspects()
-    assert (
-        len(suspects) == MAX_SUSPECTS
-        and suspects[0].row == 2
-        and {s.deaths for s in suspects} == {1}
-    )
+    assert len(suspects) == MAX_SUSPECTS
+    assert suspects[0].row == 2
+    assert {s.deaths for s in suspects} == {1}
 
 
 def test_a_child_is_careful_for_longer_when_it_has_missed_the_row() -> None:

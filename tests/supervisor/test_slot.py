@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,11 +240,9 @@ def test_a_loop_of_deaths_is_counted_in_the_heartbeat(bench: Bench) -> None:
         bench.end(-signal.SIGKILL)
     stats = bench.beat().stats
     last_ms = stats["last_death_ms"]
-    assert (
-        stats["recent_deaths"] == 3
-        and isinstance(last_ms, int)
-        and bench.now_ms - 4_000 <= last_ms <= bench.now_ms
-    )
+    assert stats["recent_deaths"] == 3
+    assert isinstance(last_ms, int)
+    assert bench.now_ms - 4_000 <= last_ms <= bench.now_ms
     bench.run(610_000)
     assert bench.beat().stats["recent_deaths"] == 0
 
@@ -256,9 +253,8 @@ def test_a_reason_for_which_work_stands_still_is_an_error_record_once(bench: Ben
             Beat({"blocked": [f"Redis is at {share}% of its maxmemory"]})
         )
         bench.run(1_000)
-    assert [error.text for error in bench.errors()] == [
-        "work stands still: Redis is at 61% of its maxmemory"
-    ]
+    result = [error.text for error in bench.errors()]
+    assert result == ["work stands still: Redis is at 61% of its maxmemory"]
 
 
 def test_a_short_wait_is_no_error(bench: Bench) -> None:
@@ -269,14 +265,20 @@ def test_a_short_wait_is_no_error(bench: Bench) -> None:
     assert not bench.errors()
 
 
-def test_a_worker_that_cannot_be_spawned_says_so_in_its_heartbeat_at_once() -> None:
+def refuse(*_: object) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("what", ["a process", "code"])
+def test_what_a_worker_cannot_be_given_is_said_in_its_heartbeat_at_once(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench()
-
-    def refuse() -> None:
-        raise OSError(28, "No space left on device")
-
-    bench.refuse = refuse
-    bench.run(1_000)
+    if what == "code":
+        monkeypatch.setattr(bench.storage, "keep_code", refuse)
+    else:
+        bench.refuse = refuse
+    bench.run(2_500 if what == "code" else 1_000)
     assert "No space left on device" in bench.beat().message
     assert "No space left on device" in bench.errors()[0].text
 
@@ -285,29 +287,12 @@ def test_a_full_disk_does_not_keep_a_worker_from_its_start(monkeypatch: pytest.M
     bench = Bench()
     bench.run()
     before = bench.processes[-1].spec
-    records = bench.storage.worker_state(SLOT.port)
-
-    def refuse(name: str, record: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(records, "put", refuse)
+    monkeypatch.setattr(bench.storage.worker_state(SLOT.port), "put", refuse)
     for _ in range(2):
         bench.end(-signal.SIGKILL)
     after = bench.processes[-1].spec
     assert before and after and len(bench.processes) == 3 and after.launch >= before.launch + 2
     assert "No space left on device" in bench.beat().message
-
-
-def test_code_that_cannot_be_fetched_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-
-    def refuse(*_: object) -> Path:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(bench.storage, "keep_code", refuse)
-    bench.run(2_500)
-    assert "No space left on device" in bench.beat().message
-    assert "No space left on device" in bench.errors()[0].text
 
 
 CRASH = f"""Fatal Python error: Segmentation fault
@@ -323,9 +308,8 @@ def test_a_crash_names_the_line_of_user_code(bench: Bench) -> None:
     bench.processes[-1].log = CRASH.splitlines()
     bench.end(-signal.SIGSEGV)
     (error,) = bench.errors()
-    assert (
-        error.text == "the worker process died: killed by signal 11 (SIGSEGV) (words.py, line 30)"
-    )
+    result = error.text
+    assert result == "the worker process died: killed by signal 11 (SIGSEGV) (words.py, line 30)"
     assert bench.beat().stats["last_end"] == "killed by signal 11 (SIGSEGV) (words.py, line 30)"
     bench.processes[-1].log = CRASH.splitlines()
     bench.end(7)

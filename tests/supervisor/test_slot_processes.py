@@ -81,9 +81,8 @@ def test_with_cpu_affinity_the_workers_of_a_host_are_kept_on_cpus_of_their_own(
     start(count=2, conf={**bench.spec.conf, "worker.cpu.affinity": True})
     cpus = sorted(os.sched_getaffinity(0))
     for number, (topology, slot) in enumerate([("words-1", FIRST), ("words-2", SECOND)]):
-        assert os.sched_getaffinity(bench.wait_running(topology, slot).pid) == {
-            cpus[number % len(cpus)]
-        }
+        result = os.sched_getaffinity(bench.wait_running(topology, slot).pid)
+        assert result == {cpus[number % len(cpus)]}
 
 
 def test_a_supervisor_registers_all_ports_of_its_node(bench: SlotBench, start: Start) -> None:
@@ -122,9 +121,8 @@ def test_a_worker_that_hangs_is_replaced_and_its_component_and_line_are_told(
     (error,) = bench.state.read_errors("words-1", "sleeps")
     assert re.fullmatch(rf"hung: no progress for \d s {place}", error.text)
     assert error.kind is FailureKind.HUNG and error.worker == "node-1:6700" and error.code_version
-    assert (
-        "thread MainThread:" in error.traceback and "in _ask\n  time.sleep(600)" in error.traceback
-    )
+    assert "thread MainThread:" in error.traceback
+    assert "in _ask\n  time.sleep(600)" in error.traceback
 
 
 def test_a_living_process_that_does_not_get_on_has_a_time_out_of_its_own(
@@ -329,10 +327,8 @@ def test_a_worker_that_cannot_start_is_reported_with_its_last_words(
     bench.submit("words-1", [FIRST])
     start("fails_to_start")
     beat = bench.wait_beat("words-1", FIRST, lambda beat: beat.state == "FAILED")
-    assert (
-        beat.message.startswith("bolt 'count': prepare raised ZeroDivisionError")
-        and "in prepare_of_user_code" in beat.message
-    )
+    assert beat.message.startswith("bolt 'count': prepare raised ZeroDivisionError")
+    assert "in prepare_of_user_code" in beat.message
 
 
 def test_a_row_that_kills_is_parked_after_three_deaths(bench: SlotBench, start: Start) -> None:
@@ -360,9 +356,8 @@ def test_the_stop_node_ends_slots_and_workers_gently(bench: SlotBench, start: St
 
 
 def test_more_slots_than_ports_are_refused_at_once(bench: SlotBench) -> None:
-    with pytest.raises(
-        SlotsUnavailableError, match="3 slots are wanted, but the nodes have only 2 ports"
-    ):
+    sentence = "3 slots are wanted, but the nodes have only 2 ports"
+    with pytest.raises(SlotsUnavailableError, match=sentence):
         LocalSlots(bench.spec, 3).start()
 
 

@@ -69,10 +69,8 @@ def test_a_part_holds_the_executors_of_one_slot_with_the_versions_that_placed_th
     whole = assignment("t", "n1:6700", "n1:6701", "n1:6700", version=4)
     part = part_of(whole, WorkerSlot("n1", 6700))
     assert part is not None
-    assert part.executors == (
-        PlacedExecutor(ExecutorId(1, 1), 4),
-        PlacedExecutor(ExecutorId(3, 3), 4),
-    )
+    result = part.executors
+    assert result == (PlacedExecutor(ExecutorId(1, 1), 4), PlacedExecutor(ExecutorId(3, 3), 4))
     assert part_of(whole, WorkerSlot("n2", 6700)) is None
 
 
