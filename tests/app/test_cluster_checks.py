@@ -15,10 +15,8 @@ from sparkstorm.driver.cluster import refuse_remote_master
 
 @pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host"])
 def test_slots_on_other_hosts_cannot_use_servers_embedded_on_this_one(master: str) -> None:
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"cannot reach the embedded redis and zookeeper.*sparkstorm\.redis\.url",
-    ):
+    sentence = r"cannot reach the embedded redis and zookeeper.*sparkstorm\.redis\.url"
+    with pytest.raises(InvalidConfigError, match=sentence):
         refuse_remote_master(master, ["zookeeper", "redis"])
     refuse_remote_master(master, [])
 

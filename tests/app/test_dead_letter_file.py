@@ -132,10 +132,8 @@ def test_a_full_file_says_so_and_leaves_the_rest_in_the_store(
     file = file_of(parked, tmp_path, 1000)
     file.collect()
     assert 0 < len(in_file(file)) < 10 and file.path.stat().st_size <= 1000
-    assert (
-        not file.is_whole
-        and "has reached sparkstorm.dead.letters.file.max.bytes (1,000)" in file.trouble
-    )
+    assert not file.is_whole
+    assert "has reached sparkstorm.dead.letters.file.max.bytes (1,000)" in file.trouble
     assert len(parked.read(99, "0")) == 10
 
 
@@ -176,9 +174,8 @@ def test_what_is_no_letter_is_kept_as_its_bytes_and_counted(parked: Parked, tmp_
         file = file_of(parked, tmp_path)
         file.collect()
         assert file.written == 2 and len(file.path.read_text().splitlines()) == 2
-    with pytest.raises(
-        StoreInconsistentError, match=r"dead-letters\.jsonl, line 1: not a line of dead letters"
-    ):
+    sentence = r"dead-letters\.jsonl, line 1: not a line of dead letters"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         in_file(file)
 
 
@@ -216,10 +213,9 @@ def test_letters_with_one_cause_are_one_group_whatever_values_their_text_holds(
     for reason in reasons:
         groups.add(letter_with(text=reason))
     [(cause, group)] = groups.largest()
-    assert (cause, group.count) == (
-        Cause("parse", error, place),
-        len(reasons),
-    ) and group.example is not None
+    assert cause == Cause("parse", error, place)
+    assert group.count == len(reasons)
+    assert group.example is not None
     assert group.example.reason == reasons[0]
 
 
@@ -242,9 +238,8 @@ def test_many_causes_and_large_values_take_bounded_room() -> None:
     groups = Groups()
     for n in range(3000):
         groups.add(letter_with(component=f"c{n}", values=("x" * 10_000,)))
-    assert (
-        len(groups.largest()) == 1001 and sum(group.count for _, group in groups.largest()) == 3000
-    )
+    assert len(groups.largest()) == 1001
+    assert sum(group.count for _, group in groups.largest()) == 3000
     assert all(len(line) < 400 for line in groups.lines(5))
 
 
@@ -299,8 +294,6 @@ def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path: Path) -> Non
     (tmp_path / "file").write_bytes(LETTER.to_line("1-0").encode() + b"\n\xff\xfe\n")
     letters = read_dead_letters(tmp_path / "file")
     assert next(letters) == ("1-0", LETTER)
-    with pytest.raises(
-        StoreInconsistentError,
-        match=r"file, line 2: not a line of dead letters: byte 1 is no UTF-8 text",
-    ):
+    sentence = r"file, line 2: not a line of dead letters: byte 1 is no UTF-8 text"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         next(letters)

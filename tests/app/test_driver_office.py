@@ -111,11 +111,16 @@ def test_a_killed_driver_of_this_machine_is_replaced_at_once(make: Make) -> None
     assert holder(store) == second.me
 
 
-def test_a_later_process_with_the_dead_drivers_number_does_not_hold_the_office(make: Make) -> None:
+@pytest.mark.parametrize(
+    ("dead", "is_embedded"),
+    [({"start": "1"}, False), ({"host": "elsewhere"}, True)],
+    ids=["whose number another process has", "whose ZooKeeper was its own"],
+)
+def test_a_dead_driver_does_not_hold_the_office(dead: Any, is_embedded: bool, make: Make) -> None:
     _, store, _ = make()
-    hold(store, replace(this_driver(), start="1"))
+    hold(store, replace(this_driver(), **dead))
     second = make()[0]
-    second.come()
+    second.come(is_embedded=is_embedded)
     assert holder(store) == second.me
 
 
@@ -129,10 +134,8 @@ def test_another_machines_driver_has_until_the_end_of_its_session(
     second, _, said = make()
     with pytest.raises(RootInUseError, match="driver process 1 on host"):
         second.come(50)
-    assert (
-        len(said) == 1
-        and "waiting up to 0 s for the end of its session, in case it is dead" in said[0]
-    )
+    assert len(said) == 1
+    assert "waiting up to 0 s for the end of its session, in case it is dead" in said[0]
 
 
 def test_another_machines_driver_whose_session_ends_is_followed(make: Make) -> None:
@@ -142,14 +145,6 @@ def test_another_machines_driver_whose_session_ends_is_followed(make: Make) -> N
     second._say = lambda text: (said.append(text), far.close())  # type: ignore[assignment, func-returns-value]
     second.come()
     assert holder(store) == second.me and len(said) == 1
-
-
-def test_whoever_held_an_embedded_zookeeper_is_dead(make: Make) -> None:
-    _, store, _ = make()
-    hold(store, replace(this_driver(), host="elsewhere"))
-    second = make()[0]
-    second.come(is_embedded=True)
-    assert holder(store) == second.me
 
 
 def test_the_node_is_written_again_after_a_lost_session(make: Make) -> None:
@@ -242,10 +237,8 @@ def test_numbers_of_folders_that_never_come_back_are_used_again(
 def test_a_driver_that_shares_the_root_refuses_one_that_does_not(make: Make) -> None:
     make_one, store, _ = make()
     make_one.come(is_alone=False)
-    with pytest.raises(
-        RootInUseError,
-        match=r"standing cluster of driver process \d+ on host .*: submit to it with --cluster",
-    ):
+    sentence = r"standing cluster of driver process \d+ on host .*: submit to it with --cluster"
+    with pytest.raises(RootInUseError, match=sentence):
         make()[0].come()
     assert holder(store) is None
     make()[0].come(is_alone=False)

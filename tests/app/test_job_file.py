@@ -74,11 +74,9 @@ def test_overrides_win_and_inputs_are_an_argument_of_the_factory(tmp_path: Path)
     job = read_job_file(
         str(tmp_path / "job.yaml"), {"topology.workers": 3}, "other", [str(tmp_path)]
     )
-    assert (job.name, job.conf["topology.workers"], job.arguments) == (
-        "other",
-        3,
-        {"input": [str(tmp_path)]},
-    )
+    assert job.name == "other"
+    assert job.conf["topology.workers"] == 3
+    assert job.arguments == {"input": [str(tmp_path)]}
 
 
 def test_runs_of_different_names_do_not_meet_in_one_folder_unless_told_to(tmp_path: Path) -> None:
@@ -193,10 +191,8 @@ def test_a_job_that_does_not_fit_its_topology_is_refused(
 def test_a_component_that_cannot_be_serialised_is_named_with_the_mend(tmp_path: Path) -> None:
     topology, _ = make_topology(job_in(tmp_path))
     topology.components["split"].instance.lock = threading.Lock()
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"component 'split' cannot be serialised.*open files, sockets, locks",
-    ):
+    sentence = r"component 'split' cannot be serialised.*open files, sockets, locks"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         pack_topology(topology)
 
 

@@ -16,7 +16,5 @@ def test_a_python_without_the_package_is_told_what_to_do_in_one_line(script: str
     command = [sys.executable, "-I", "-S", str(JOBS / script), "conf/wordcount.yaml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 1 and done.stdout == ""
-    assert (
-        done.stderr.count("\n") == 1
-        and "run `make install`, then `. .venv/bin/activate`" in done.stderr
-    )
+    assert done.stderr.count("\n") == 1
+    assert "run `make install`, then `. .venv/bin/activate`" in done.stderr

@@ -27,9 +27,8 @@ JOB = Path(__file__).parents[2] / "conf" / "wordcount.yaml"
     ],
 )
 def test_rows_are_numbers_by_spout(rows: Any, said: str) -> None:
-    assert read_replay("job.yaml", {"rows": {"lines": 5}, "checkpoint": "half"}).rows == {
-        "lines": 5
-    }
+    result = read_replay("job.yaml", {"rows": {"lines": 5}, "checkpoint": "half"}).rows
+    assert result == {"lines": 5}
     with pytest.raises(InvalidConfigError, match=said):
         read_replay("job.yaml", {"rows": rows})
 
@@ -95,14 +94,8 @@ def test_files_that_spark_leaves_out_are_told(tmp_path: Path) -> None:
 def test_results_have_folders_of_their_own_which_a_later_replay_may_replace(tmp_path: Path) -> None:
     names = ["count", "count!state", "split:late", "a/b", "../up", ".."]
     folders = result_folders(tmp_path / "out", names)
-    assert [folders[name].name for name in names] == [
-        "count",
-        "count.state",
-        "split.late",
-        "a%2Fb",
-        "%2E.%2Fup",
-        "%2E.",
-    ]
+    result = [folders[name].name for name in names]
+    assert result == ["count", "count.state", "split.late", "a%2Fb", "%2E.%2Fup", "%2E."]
     assert {folder.parent for folder in folders.values()} == {tmp_path / "out"}
     folders["count"].mkdir()
     assert result_folders(tmp_path / "out", ["count", "dead-letters"])["count"] == folders["count"]
@@ -111,10 +104,8 @@ def test_results_have_folders_of_their_own_which_a_later_replay_may_replace(tmp_
 
 def test_a_folder_that_no_replay_wrote_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "count").mkdir()
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"--output .*: count was not written by a replay; name another folder",
-    ):
+    sentence = r"--output .*: count was not written by a replay; name another folder"
+    with pytest.raises(InvalidConfigError, match=sentence):
         result_folders(tmp_path, ["lines", "count"])
     result_folders(tmp_path, ["lines"])
     (tmp_path / "lines").symlink_to(tmp_path / "count")
@@ -145,13 +136,10 @@ def test_an_output_that_is_a_file_is_one_sentence(
 
 
 def test_effects_are_words_in_a_job_file_and_members_of_effects_from_there_on() -> None:
-    assert read_replay("job.yaml", {"effects": {"alert": "mute"}}).effects == {
-        "alert": Effects.MUTE
-    }
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"replay: effects\.alert: expected one of run, idempotent, .*got 'muted'",
-    ):
+    result = read_replay("job.yaml", {"effects": {"alert": "mute"}}).effects
+    assert result == {"alert": Effects.MUTE}
+    sentence = r"replay: effects\.alert: expected one of run, idempotent, .*got 'muted'"
+    with pytest.raises(InvalidConfigError, match=sentence):
         read_replay("job.yaml", {"effects": {"alert": "muted"}})
 
 

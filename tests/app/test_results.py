@@ -49,11 +49,9 @@ def test_every_legal_id_gets_one_visible_file_in_the_runs_own_folder(
     said: list[str] = []
     results = Result(component, directory=str(tmp_path / "results"))
     file = collect([results], cast(TopologyHandle, Finished()), said.append)
-    assert (
-        file is not None
-        and file.parent == tmp_path / "results" / "wc-1-1700000000"
-        and file.name[0] not in ".-"
-    )
+    assert file is not None
+    assert file.parent == tmp_path / "results" / "wc-1-1700000000"
+    assert file.name[0] not in ".-"
     assert file.name != "dead-letters.jsonl", "that file is the run's dead letters"
     assert json.loads(file.read_text()) == [component, 1] and str(file) in said[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
@@ -78,14 +76,10 @@ def test_several_components_are_written_in_the_format_that_the_job_names(tmp_pat
         )
     assert (folder / "words.csv").read_text() == "key,value\nb,3\na,2\n"
     assert (folder / "pairs.csv").read_text() == 'key,value\n"[""u"",1]",[1.5]\n"[""v"",2]",[]\n'
-    assert pq.read_table(folder / "words.parquet").to_pylist() == [
-        {"key": "b", "value": 3},
-        {"key": "a", "value": 2},
-    ]
-    assert pq.read_table(folder / "pairs.parquet")["key"].to_pylist() == [
-        {"_1": "u", "_2": 1},
-        {"_1": "v", "_2": 2},
-    ]
+    result = pq.read_table(folder / "words.parquet").to_pylist()
+    assert result == [{"key": "b", "value": 3}, {"key": "a", "value": 2}]
+    result = pq.read_table(folder / "pairs.parquet")["key"].to_pylist()
+    assert result == [{"_1": "u", "_2": 1}, {"_1": "v", "_2": 2}]
 
 
 def test_lines_of_results_read_back_as_the_keys_and_values_that_they_were(tmp_path: Path) -> None:

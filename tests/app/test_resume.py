@@ -114,11 +114,9 @@ def test_a_setting_that_what_runs_does_not_have_is_refused_and_not_dropped(
     handle = Handle(conf={"topology.workers": 2})
     with pytest.raises(InvalidConfigError, match=words) as caught:
         run(**overrides)._begin(Cluster(handle))
-    assert (
-        not handle.is_active
-        and "words-1-1 runs with" in str(caught.value)
-        and "--fresh" in str(caught.value)
-    )
+    assert not handle.is_active
+    assert "words-1-1 runs with" in str(caught.value)
+    assert "--fresh" in str(caught.value)
 
 
 def test_settings_that_what_runs_has_or_that_are_its_defaults_are_no_change() -> None:

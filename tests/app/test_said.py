@@ -13,10 +13,8 @@ from sparkstorm.driver.console import RunConsole, first_late_line, progress_text
 from sparkstorm.driver.own_cluster import starting_text
 from sparkstorm.driver.results import sum_text
 
-REDIS, ZOOKEEPER = (
-    {"sparkstorm.redis.url": "redis://localhost"},
-    {"storm.zookeeper.servers": ["localhost"]},
-)
+REDIS = {"sparkstorm.redis.url": "redis://localhost"}
+ZOOKEEPER = {"storm.zookeeper.servers": ["localhost"]}
 
 
 @pytest.mark.parametrize(

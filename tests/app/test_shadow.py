@@ -88,16 +88,13 @@ def test_a_failure_and_another_state_are_differences(recording: Path) -> None:
     fails = compare_versions(code(Running()), code(Running(fails_at=7)), recording)
     assert (fails.differences[0].number, fails.differences[0].part) == (7, "emitted")
     other = compare_versions(code(Running()), code(Running(key="sum")), recording, 50)
-    assert other.different == other.compared >= 50 and {
-        each.part for each in other.differences
-    } == {"changed state"}
+    assert other.different == other.compared >= 50
+    assert {each.part for each in other.differences} == {"changed state"}
 
 
 def test_what_cannot_be_compared_is_said_in_one_sentence(recording: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="there is no recording"):
         compare_versions(code(Running()), code(Running()), tmp_path / "nowhere")
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"the new code cannot be stepped through: .*a_module_that_is_nowhere",
-    ):
+    sentence = r"the new code cannot be stepped through: .*a_module_that_is_nowhere"
+    with pytest.raises(WorkerFailedError, match=sentence):
         compare_versions(code(Running()), code(Helped()), recording)

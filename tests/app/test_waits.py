@@ -213,9 +213,8 @@ def test_a_slot_whose_beats_have_stopped_is_named() -> None:
 
 
 def test_a_source_without_news_and_a_drained_run() -> None:
-    assert Bench().look(9, replace(STILL, pending=0, is_settled=True)) == [
-        "waiting: the spouts have nothing to emit"
-    ]
+    result = Bench().look(9, replace(STILL, pending=0, is_settled=True))
+    assert result == ["waiting: the spouts have nothing to emit"]
     assert Bench().look(9, replace(STILL, pending=0, is_settled=True, is_drained=True)) == []
 
 

@@ -152,9 +152,8 @@ def test_a_run_that_is_stopped_while_a_store_is_away_stops_once_it_is_back() -> 
 def test_a_topology_that_is_killed_by_another_ends_the_watch() -> None:
     handle = Handle(AT_WORK)
     handle.status = lambda: None  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(
-        NotAliveError, match="words-1-1 is gone: it was killed or replaced while it was followed"
-    ):
+    sentence = "words-1-1 is gone: it was killed or replaced while it was followed"
+    with pytest.raises(NotAliveError, match=sentence):
         watch(handle).run(lambda: False)
 
 
@@ -168,10 +167,8 @@ def test_what_the_check_raises_ends_the_watch() -> None:
 
 def test_a_worker_that_cannot_run_ends_the_watch_with_its_last_words() -> None:
     beats = [a_beat(0, "FAILED", "ValueError: no such table\nlast line of the log")]
-    with pytest.raises(
-        WorkerFailedError,
-        match=r"(?s)node-1:6700 of words-1-1 cannot run: .*no such table.*last line",
-    ):
+    sentence = r"(?s)node-1:6700 of words-1-1 cannot run: .*no such table.*last line"
+    with pytest.raises(WorkerFailedError, match=sentence):
         watch(Handle(AT_WORK, beats=beats)).run(lambda: False)
 
 
@@ -201,9 +198,8 @@ def test_workers_that_die_for_ever_without_progress_end_the_run_with_the_log(
     deaths = Deaths("words-1-1", FileLogs(tmp_path, "words-1-1"), lambda _: None)
     for died in range(1, MAX_DEATHS_WITHOUT_PROGRESS + 1):
         deaths.look([a_beat(died, deaths=died)], AT_WORK)
-    with pytest.raises(
-        WorkerFailedError, match=r"(?s)died 6 times without getting anything done.*MemoryError"
-    ):
+    sentence = r"(?s)died 6 times without getting anything done.*MemoryError"
+    with pytest.raises(WorkerFailedError, match=sentence):
         deaths.look([a_beat(99, deaths=MAX_DEATHS_WITHOUT_PROGRESS + 1)], AT_WORK)
 
 
@@ -250,9 +246,8 @@ def test_the_progress_line_shows_what_the_readme_promises() -> None:
     assert progress_text(AT_WORK, 1234.5) == (
         " 50.0 % of 1.0 k      1,234 tuples/s  pending 7  acked 70  failed 1  p50 4 ms  p99 25 ms"
     )
-    assert progress_text(AT_WORK, 1234.5, 79, 125.0) == (
-        " 50.0 % of 1.0 k  2:05 left  1,234 tuples/s  failed 1  p50 4 ms  p99 25 ms"
-    )
+    result = progress_text(AT_WORK, 1234.5, 79, 125.0)
+    assert result == " 50.0 % of 1.0 k  2:05 left  1,234 tuples/s  failed 1  p50 4 ms  p99 25 ms"
     assert progress_text(AT_WORK, 1234.5, 34, 125.0) == " 50.0 % of 1.0 k  1,234 tuples/s"
     assert progress_text(AT_WORK, 1234.5, 20, 3_725.0) == " 50.0 % of 1.0 k"
     assert progress_text(AT_WORK, 1234.5, 119, 3_725.0).startswith(

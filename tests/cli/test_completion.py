@@ -68,9 +68,8 @@ def test_configuration_keys_are_offered_and_a_cluster_that_is_away_offers_nothin
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")  # no contexts
     assert main(["__complete", "explain", "topology.max.spout.p"]) == 0
     assert capsys.readouterr().out == "topology.max.spout.pending\n"
-    assert [each for each in live_names("KEY=VALUE", None, None) if "max.spout.p" in each] == [
-        "topology.max.spout.pending="
-    ]
+    result = [each for each in live_names("KEY=VALUE", None, None) if "max.spout.p" in each]
+    assert result == ["topology.max.spout.pending="]
     assert main(["__complete", "status", ""]) == 0
     assert capsys.readouterr().out == "\n"
 

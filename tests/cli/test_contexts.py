@@ -35,10 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("SPARKSTORM_CLUSTER", raising=False)
     monkeypatch.chdir(tmp_path)
-    redis, keeper = (
-        RedisAddress("redis.example", 6379),
-        ZooKeeperEndpoint("zk:2181", "/storm", "storm"),
-    )
+    redis = RedisAddress("redis.example", 6379)
+    keeper = ZooKeeperEndpoint("zk:2181", "/storm", "storm")
     save_connection(tmp_path / "near.json", Connection(redis, keeper, new_secret()))
     save_connection(tmp_path / "far.json", ReadOnlyConnection(redis, keeper))
     return tmp_path
@@ -55,10 +53,8 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -
 def test_clusters_get_names_and_one_of_them_is_current(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        said(capsys, "context", "list")
-        == f"no context is in {contexts_file()}: sparkstorm context add NAME FILE\n"
-    )
+    result = said(capsys, "context", "list")
+    assert result == f"no context is in {contexts_file()}: sparkstorm context add NAME FILE\n"
     assert named(None) is None
     assert said(capsys, "context", "add", "near", "near.json") == f"near is {folder}/near.json\n"
     assert said(capsys, "context", "add", "far", "far.json") == f"far is {folder}/far.json\n"
@@ -82,10 +78,8 @@ def test_clusters_get_names_and_one_of_them_is_current(
     assert found[0] == rows[0] and found[1]["rights"].startswith("none: connection file")
     assert candidates(["list", "--context", ""], parser("list"), live_names) == ["far", "near"]
     said(capsys, "context", "remove", "far")
-    assert (
-        read_contexts() == Contexts({"near": f"{folder}/near.json"}, "")
-        and (folder / "far.json").exists()
-    )
+    assert read_contexts() == Contexts({"near": f"{folder}/near.json"}, "")
+    assert (folder / "far.json").exists()
     assert contexts_file().stat().st_mode & 0o777 == 0o600
 
 

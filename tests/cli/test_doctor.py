@@ -70,10 +70,8 @@ def test_a_port_that_is_taken_is_named_with_its_key() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         found = faults({"sparkstorm.embedded.redis.port": port}, {})
-    assert (
-        f"port {port} on 127.0.0.1" in found["port"]
-        and "sparkstorm.embedded.redis.port" in found["port"]
-    )
+    assert f"port {port} on 127.0.0.1" in found["port"]
+    assert "sparkstorm.embedded.redis.port" in found["port"]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +103,8 @@ def test_the_servers_of_a_cluster_are_checked(
     assert main(["doctor", "--cluster", str(tmp_path / "connection.json"), "--json"]) in (0, 1)
     found = {each["subject"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
     assert found["Python"]["text"].endswith(sys.executable)
-    assert [found[name]["is_well"] for name in ("Redis", "clock", "ZooKeeper")] == [
-        True,
-        True,
-        True,
-    ]
+    result = [found[name]["is_well"] for name in ("Redis", "clock", "ZooKeeper")]
+    assert result == [True, True, True]
     assert f"at {at.host}:{at.port}, noeviction" in found["Redis"]["text"]
     # a viewer of any name
     save_connection(tmp_path / "viewer.json", ReadOnlyConnection(at, keeper))
@@ -137,10 +132,8 @@ def test_servers_that_do_not_answer_and_policies_that_lose_data_are_named(
         Path(tmp_path, "conf.yaml").write_text(json.dumps(conf))
         assert main(["doctor", "--conf", str(tmp_path / "conf.yaml")]) == 1
     out = capsys.readouterr().out
-    assert (
-        f"Redis at 127.0.0.1:{port} cannot be used" in out
-        and "does not answer within 500 ms" in out
-    )
+    assert f"Redis at 127.0.0.1:{port} cannot be used" in out
+    assert "does not answer within 500 ms" in out
     with redis_server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         try:

@@ -34,13 +34,11 @@ def test_two_drivers_nodes_of_a_host_are_one_row_with_the_slots_of_both() -> Non
         "nodes": ["w1", "w1@2"],
     }
     row = host_row(second)
-    assert (row["host"], row["rack"], row["slots"], row["used"], row["free"]) == (
-        "w2",
-        "r1",
-        1,
-        0,
-        1,
-    )
+    assert row["host"] == "w2"
+    assert row["rack"] == "r1"
+    assert row["slots"] == 1
+    assert row["used"] == 0
+    assert row["free"] == 1
 
 
 def test_the_health_of_a_host_is_all_that_is_against_it() -> None:
@@ -51,27 +49,19 @@ def test_the_health_of_a_host_is_all_that_is_against_it() -> None:
     marks = {"w1": HostMark(True, 0, "ann"), "w2": HostMark(False, 0, "ann")}
     problems = {"blacklist": ("w1, w3: a port was missing there too often",)}
     found = hosts(*infos, host_marks=marks, problems=problems)
-    assert [host_row(each)["health"] for each in found] == [
-        "drained, blacklisted",
-        "excluded, no Redis",
-        "blacklisted",
-        "ok",
-    ]
+    result = [host_row(each)["health"] for each in found]
+    assert result == ["drained, blacklisted", "excluded, no Redis", "blacklisted", "ok"]
 
 
 def test_a_host_of_two_nodes_has_no_redis_when_both_have_none() -> None:
-    cut, well = (
-        SupervisorInfo("w1", "w1", 0, 0, (6700,), store_problem="cut"),
-        SupervisorInfo("w1@2", "w1", 0, 0, (6700,)),
-    )
+    cut = SupervisorInfo("w1", "w1", 0, 0, (6700,), store_problem="cut")
+    well = SupervisorInfo("w1@2", "w1", 0, 0, (6700,))
     assert [host_row(each)["health"] for each in hosts(cut, well)] == ["ok"]
 
 
 def test_a_host_that_does_not_reach_the_driver_of_one_of_its_nodes_says_so() -> None:
-    cut, well = (
-        SupervisorInfo("w1", "w1", 0, 0, (6700,), driver="d1:1", driver_problem="no answer"),
-        SupervisorInfo("w1@2", "w1", 0, 0, (6700,), driver="d2:1"),
-    )
+    cut = SupervisorInfo("w1", "w1", 0, 0, (6700,), driver="d1:1", driver_problem="no answer")
+    well = SupervisorInfo("w1@2", "w1", 0, 0, (6700,), driver="d2:1")
     assert [host_row(each)["health"] for each in hosts(cut, well)] == ["no driver"]
 
 
@@ -80,10 +70,8 @@ def test_a_marked_host_is_named_with_who_when_why_and_the_workers_that_stay() ->
         (host,) = hosts(host_marks={"w1": mark})
         return mark_text(replace(host, slots_used=used), 61_000)
 
-    drained, excluded = (
-        HostMark(True, 1_000, "ann@desk:7", "new disks"),
-        HostMark(False, 1_000, "ann@desk:7"),
-    )
+    drained = HostMark(True, 1_000, "ann@desk:7", "new disks")
+    excluded = HostMark(False, 1_000, "ann@desk:7")
     assert marked(drained, 2) == (
         "w1 drained 1 min 0 s ago by ann@desk:7: new disks; 2 workers are still there, until slots elsewhere are free"
     )

@@ -119,10 +119,8 @@ def test_a_folder_with_files_is_left_alone(
 ) -> None:
     (project / "job.yaml").write_text("mine")
     assert main(["init", "word-count"]) == 1
-    assert (
-        capsys.readouterr().err
-        == "'word-count' is there already and not an empty folder: choose another name\n"
-    )
+    result = capsys.readouterr().err
+    assert result == "'word-count' is there already and not an empty folder: choose another name\n"
     assert (project / "job.yaml").read_text() == "mine"
 
 

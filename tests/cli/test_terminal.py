@@ -136,10 +136,8 @@ def test_a_long_line_goes_on_below_its_beginning_on_a_terminal_alone(
     ],
 )
 def test_a_name_is_broken_between_its_parts(cell: str, lines: list[str]) -> None:
-    assert table(("name", "n"), [(cell, 1)], 15).splitlines()[1:] == [
-        f"{lines[0]:12}  1",
-        *lines[1:],
-    ]
+    result = table(("name", "n"), [(cell, 1)], 15).splitlines()[1:]
+    assert result == [f"{lines[0]:12}  1", *lines[1:]]
 
 
 @pytest.mark.parametrize("width", [80, 120, None])
@@ -183,13 +181,8 @@ def test_the_help_has_every_verb_once_under_its_group(capsys: pytest.CaptureFixt
     known = next(action.choices for action in parser()._actions if action.metavar == "VERB")
     assert known is not None
     assert verbs[0] == "VERB" and sorted(verbs[1:]) == sorted(known)
-    assert [line for line in lines if line.endswith(":") and line[0] != " "][2:] == [
-        "run:",
-        "look:",
-        "change:",
-        "repair:",
-        "without a cluster:",
-    ]
+    result = [line for line in lines if line.endswith(":") and line[0] != " "][2:]
+    assert result == ["run:", "look:", "change:", "repair:", "without a cluster:"]
 
 
 def test_rates_are_those_between_two_looks() -> None:
@@ -219,10 +212,9 @@ def test_an_interval_without_trees_has_no_latency() -> None:
     look = CountsAt(
         1_000, dict.fromkeys(("emitted", "executed", "acked", "failed", "pending"), 0), {8: 100}
     )
-    assert rates(look, look)["p50_ms"] is None and rates_text(rates(look, look)).split()[-2:] == [
-        "-",
-        "-",
-    ]
+    assert rates(look, look)["p50_ms"] is None
+    result = rates_text(rates(look, look)).split()[-2:]
+    assert result == ["-", "-"]
 
 
 def test_a_look_has_the_counts_of_the_read_model() -> None:

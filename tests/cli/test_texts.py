@@ -134,11 +134,8 @@ def test_a_rebalance_that_is_none_is_refused_by_its_argument(
 
 
 def test_log_levels_are_read_with_their_times() -> None:
-    assert log_levels(["root=debug:60", "a.b=WARNING", "c=RESET"]) == {
-        "": LogLevel("DEBUG", 60_000),
-        "a.b": LogLevel("WARNING"),
-        "c": LogLevel(""),
-    }
+    result = log_levels(["root=debug:60", "a.b=WARNING", "c=RESET"])
+    assert result == {"": LogLevel("DEBUG", 60_000), "a.b": LogLevel("WARNING"), "c": LogLevel("")}
     for odd in ("root", "root=LOUD", "root=DEBUG:soon", "=DEBUG", "root=DEBUG:-1"):
         with pytest.raises(InvalidConfigError):
             log_levels([odd])
@@ -160,16 +157,10 @@ def test_spans_of_time_have_two_units(ms: int, said: str) -> None:
 
 
 def test_a_table_sets_numbers_right_and_texts_left() -> None:
-    assert table(("name", "n"), [("a", 1), ("long name", 12_345)]).splitlines() == [
-        "name            n",
-        "a               1",
-        "long name  12,345",
-    ]
-    assert table(("name", "n"), [("a", None), ("b", "x")]).splitlines() == [
-        "name  n",
-        "a     -",
-        "b     x",
-    ]
+    result = table(("name", "n"), [("a", 1), ("long name", 12_345)]).splitlines()
+    assert result == ["name            n", "a               1", "long name  12,345"]
+    result = table(("name", "n"), [("a", None), ("b", "x")]).splitlines()
+    assert result == ["name  n", "a     -", "b     x"]
 
 
 @pytest.fixture(scope="module")
@@ -238,12 +229,8 @@ def test_a_status_shows_health_counts_workers_and_what_is_wrong(words: TopologyR
     assert "late   count      count: 10 of 20 inputs\\x1b[2J" in lines
     assert f"watermark: count {when(1_790_000_000_000)}" in lines
     assert "component 'count' holds 3 inputs that it has neither acked nor failed" in lines
-    assert [line.split()[1] for line in lines if line.startswith("node")] == [
-        "RUNNING",
-        "FAILED",
-        "no",
-        "RUNNING",
-    ]
+    result = [line.split()[1] for line in lines if line.startswith("node")]
+    assert result == ["RUNNING", "FAILED", "no", "RUNNING"]
     end = ["worker node-3:6700: no\\x1b[2J", "its log", f"worker {one.slot}: died"]
     assert lines[-5:] == [
         *end,
@@ -257,9 +244,8 @@ def test_a_status_without_counts_says_so_and_shows_none(words: TopologyReport) -
         replace(words, problem="Redis at host:1 does not answer"), words.launch_ms
     ).splitlines()
     assert lines[1] == "problem: counts cannot be read: Redis at host:1 does not answer"
-    assert not any(line.startswith("component") for line in lines) and any(
-        line.startswith("node1:6700") for line in lines
-    )
+    assert not any(line.startswith("component") for line in lines)
+    assert any(line.startswith("node1:6700") for line in lines)
 
 
 RENDERED_STATUS = """\
@@ -341,9 +327,8 @@ def test_what_workers_say_cannot_command_a_terminal() -> None:
     assert letter_text("1-1", replace(letter, roots=(255,))).endswith(
         "\n  message 00000000000000ff"
     )
-    assert "\x1b" not in letter_text("1-1", letter) and "word: '\\x1b[2J'" in letter_text(
-        "1-1", letter
-    )
+    assert "\x1b" not in letter_text("1-1", letter)
+    assert "word: '\\x1b[2J'" in letter_text("1-1", letter)
 
 
 class Log:
@@ -391,9 +376,8 @@ def test_every_option_of_a_driver_reaches_it(
     arguments = parser().parse_args([verb, *words])
     arguments.run(arguments)
     ((_, _, _, *passed),) = begun  # python -m MODULE
-    assert vars(own.parse_args(passed)) == vars(own.parse_args(words)) and all(
-        vars(own.parse_args(passed)).values()
-    )
+    assert vars(own.parse_args(passed)) == vars(own.parse_args(words))
+    assert all(vars(own.parse_args(passed)).values())
 
 
 @pytest.mark.parametrize(
@@ -429,9 +413,8 @@ def test_a_verb_without_a_cluster_says_so_in_one_sentence(
     monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere")  # no contexts
     assert main([*arguments, *more]) == 1
     said = capsys.readouterr()
-    assert said.out == "" and said.err.startswith(
-        "no cluster is named: give its connection file (--cluster FILE)"
-    )
+    assert said.out == ""
+    assert said.err.startswith("no cluster is named: give its connection file (--cluster FILE)")
     assert main([*arguments, *more, "--cluster", "/nowhere/connection.json"]) == 1
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1 and "No such file" in said.err
@@ -450,14 +433,10 @@ def test_a_cluster_is_started_by_this_python_with_a_java_and_sparks_options() ->
     words = ("cluster", "my.yaml", "-c", "a=1", "--master", "local[4]", "--spark", "spark.x=a b")
     environment = environment_of(*words, PATH="/usr/bin", SPARK_LOCAL_IP="10.0.0.1")
     assert (environment["PATH"], environment["JAVA_HOME"]) == ("/venv/bin:/usr/bin", "/java")
-    assert (environment["PYSPARK_PYTHON"], environment["SPARK_LOCAL_IP"]) == (
-        "/venv/bin/python",
-        "10.0.0.1",
-    )
-    assert (
-        environment["PYSPARK_SUBMIT_ARGS"]
-        == "--master 'local[4]' --conf 'spark.x=a b' pyspark-shell"
-    )
+    assert environment["PYSPARK_PYTHON"] == "/venv/bin/python"
+    assert environment["SPARK_LOCAL_IP"] == "10.0.0.1"
+    result = environment["PYSPARK_SUBMIT_ARGS"]
+    assert result == "--master 'local[4]' --conf 'spark.x=a b' pyspark-shell"
     assert (Path(environment["SPARK_CONF_DIR"]) / "log4j2.properties").exists()
     assert "PYSPARK_SUBMIT_ARGS" not in environment_of("cluster")
 
@@ -490,10 +469,8 @@ def test_a_spark_defaults_file_is_not_hidden(tmp_path: Path) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.authenticate.secret of-mine\n")
     assert "SPARK_CONF_DIR" not in environment_of("cluster", home=tmp_path)
-    assert (
-        environment_of("cluster", home=tmp_path, SPARK_CONF_DIR="/mine")["SPARK_CONF_DIR"]
-        == "/mine"
-    )
+    result = environment_of("cluster", home=tmp_path, SPARK_CONF_DIR="/mine")["SPARK_CONF_DIR"]
+    assert result == "/mine"
 
 
 def test_a_cluster_with_servers_of_its_own_has_a_folder_of_its_own() -> None:
@@ -506,11 +483,9 @@ def test_a_cluster_with_servers_of_its_own_has_a_folder_of_its_own() -> None:
 def test_a_cluster_says_where_its_files_are_and_how_to_submit(tmp_path: Path) -> None:
     conf = merge({"storm.local.dir": str(tmp_path)})
     said = "\n".join(up_lines(conf, 2, f"{tmp_path}/logs"))
-    assert (
-        "2 slots" in said
-        and f"export SPARKSTORM_CLUSTER={tmp_path}/connection.json" in said
-        and "none (see" in said
-    )
+    assert "2 slots" in said
+    assert f"export SPARKSTORM_CLUSTER={tmp_path}/connection.json" in said
+    assert "none (see" in said
     (tmp_path / "connection-read-only.json").touch()
     assert f"only look: {tmp_path}/connection-read-only.json" in "\n".join(
         up_lines(conf, 2, "/logs")
@@ -538,13 +513,9 @@ def test_topologies_that_come_change_and_go_are_said_once() -> None:
     watch = TopologyWatch(statuses, said.append)
     while looks:
         watch.look()
-    assert said == [
-        "a is ACTIVE",
-        "a is KILLED",
-        "b is ACTIVE",
-        "a is gone",
-        "c is KILLED",
-    ] and watch.names() == ["b"]
+    result = said
+    assert result == ["a is ACTIVE", "a is KILLED", "b is ACTIVE", "a is gone", "c is KILLED"]
+    assert watch.names() == ["b"]
 
 
 def test_a_driver_says_each_problem_once_a_minute_and_a_new_death_at_once() -> None:
@@ -558,9 +529,8 @@ def test_a_driver_says_each_problem_once_a_minute_and_a_new_death_at_once() -> N
         watch.look()
         return said
 
-    assert look("work stands still: Redis is at 61% of its maxmemory") == [
-        "problem (words-1-1): work stands still: Redis is at 61% of its maxmemory"
-    ]
+    result = look("work stands still: Redis is at 61% of its maxmemory")
+    assert result == ["problem (words-1-1): work stands still: Redis is at 61% of its maxmemory"]
     assert look("work stands still: Redis is at 63% of its maxmemory") == []
     assert look("worker n1:6700 died at 12:00:01: exit status 7", after=1.0) == [], (
         "heartbeats are read every two seconds"
@@ -604,9 +574,8 @@ def test_explain_prints_effect_values_and_default_of_the_keys_that_a_pattern_nam
 ) -> None:
     assert main(["explain", "nimbus.task.*.secs", "nimbus.seeds"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("nimbus.task.timeout.secs: ") and lines[3].startswith(
-        "nimbus.task.launch.secs: "
-    )
+    assert lines[0].startswith("nimbus.task.timeout.secs: ")
+    assert lines[3].startswith("nimbus.task.launch.secs: ")
     assert lines[1:3] == [
         "    values: a number (s), at least 0.1",
         "    default: 30; set for the cluster",
@@ -619,10 +588,8 @@ def test_explain_prints_effect_values_and_default_of_the_keys_that_a_pattern_nam
 
 def test_explain_suggests_the_nearest_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "topology.worker"]) == 1
-    assert (
-        capsys.readouterr().err
-        == "no key is named topology.worker; did you mean topology.workers?\n"
-    )
+    result = capsys.readouterr().err
+    assert result == "no key is named topology.worker; did you mean topology.workers?\n"
 
 
 def test_every_key_is_explained_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -680,10 +647,8 @@ def test_failures_are_told_in_whole_sentences_and_with_the_node() -> None:
         0,
     )
     lines = failures_text(FailureGroup(raised.cause, 4, raised)).splitlines()
-    assert (
-        lines[0] == "        4  count: ValueError (count.py, line 7)"
-        and lines[2].strip() == raised.text
-    )
+    assert lines[0] == "        4  count: ValueError (count.py, line 7)"
+    assert lines[2].strip() == raised.text
     assert "on node-2:6700" in lines[1] and "(node-2)" not in lines[1]
     gone = FailureGroup(Cause("count", "killed its worker * times", ""), 2, None)
     assert failures_text(gone) == "        2  count: killed its worker * times"
@@ -730,11 +695,8 @@ def test_a_word_that_is_near_nothing_gets_all_verbs(capsys: pytest.CaptureFixtur
 
 
 def test_one_is_counted_in_the_singular() -> None:
-    assert [counted(number, "tuple") for number in (0, 1, 1_200)] == [
-        "0 tuples",
-        "1 tuple",
-        "1,200 tuples",
-    ]
+    result = [counted(number, "tuple") for number in (0, 1, 1_200)]
+    assert result == ["0 tuples", "1 tuple", "1,200 tuples"]
     assert counted(1, "tuple was", "tuples were") == "1 tuple was"
 
 

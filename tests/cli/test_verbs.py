@@ -165,22 +165,12 @@ def test_a_name_that_no_topology_has_gets_one_sentence_without_control_character
 
 def require_listed_and_completed(words: TopologyHandle, capsys: pytest.CaptureFixture[str]) -> None:
     listed = said(capsys, "list").splitlines()
-    assert listed[0].split() == [
-        "name",
-        "status",
-        "workers",
-        "executors",
-        "tasks",
-        "up",
-        "owner",
-        "id",
-    ]
-    assert listed[1].split()[:3] == ["words", "ACTIVE", "1"] and listed[1].endswith(
-        words.topology_id
-    )
-    assert "words-" in said(capsys, "status", "words") and words.topology_id in said(
-        capsys, "status", words.topology_id
-    )
+    result = listed[0].split()
+    assert result == ["name", "status", "workers", "executors", "tasks", "up", "owner", "id"]
+    assert listed[1].split()[:3] == ["words", "ACTIVE", "1"]
+    assert listed[1].endswith(words.topology_id)
+    assert "words-" in said(capsys, "status", "words")
+    assert words.topology_id in said(capsys, "status", words.topology_id)
     assert [*read(capsys, "status", "words")["workers"]] == sorted(map(str, words.slots()))
     assert said(capsys, "__complete", "status", "") == "words\n"
     assert (
@@ -191,15 +181,9 @@ def require_listed_and_completed(words: TopologyHandle, capsys: pytest.CaptureFi
 
 def require_monitored(capsys: pytest.CaptureFixture[str]) -> None:
     header, rates = said(capsys, "monitor", "words", "-i", "0.2", "--lines", "1").splitlines()
-    assert header.split()[:2] == ["time", "emitted/s"] and rates.split()[1:] == [
-        "0",
-        "0",
-        "0",
-        "0",
-        "0",
-        "-",
-        "-",
-    ]
+    assert header.split()[:2] == ["time", "emitted/s"]
+    result = rates.split()[1:]
+    assert result == ["0", "0", "0", "0", "0", "-", "-"]
     assert (
         read(capsys, "monitor", "words", "--component", "count", "-i", "0.2", "--lines", "1")[
             "executed"
@@ -215,39 +199,29 @@ def require_status_and_workers_changed(
     words: TopologyHandle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert said(capsys, "deactivate", "words") == f"{words.topology_id} is inactive\n"
-    assert read(capsys, "activate", "words") == {
-        "topology_id": words.topology_id,
-        "status": "ACTIVE",
-    }
+    result = read(capsys, "activate", "words")
+    assert result == {"topology_id": words.topology_id, "status": "ACTIVE"}
     before = words.slots()
     plan = said(capsys, "rebalance", "words", "--workers", "2", "--plan-only")
-    assert (
-        plan.startswith(f"plan for {words.topology_id}: 1 -> 2 workers") and words.slots() == before
-    )
-    assert (
-        "--yes" in said_both(capsys, "rebalance", "words", "--workers", "2")[1]
-        and words.slots() == before
-    )
+    assert plan.startswith(f"plan for {words.topology_id}: 1 -> 2 workers")
+    assert words.slots() == before
+    assert "--yes" in said_both(capsys, "rebalance", "words", "--workers", "2")[1]
+    assert words.slots() == before
     done = said(capsys, "rebalance", "words", "--workers", "2", "--wait", "0", "--yes")
-    assert (
-        done.startswith(plan)
-        and done.endswith(f"{words.topology_id} is rebalanced\n")
-        and len(words.slots()) == 2
-    )
+    assert done.startswith(plan)
+    assert done.endswith(f"{words.topology_id} is rebalanced\n")
+    assert len(words.slots()) == 2
 
 
 def require_hosts_listed(capsys: pytest.CaptureFixture[str]) -> None:
     listed = said(capsys, "hosts").splitlines()
     assert listed[0].split()[:5] == ["host", "rack", "slots", "used", "free"]
-    assert listed[1].split()[:5] == ["host", "-", "4", "2", "2"] and listed[1].endswith(
-        "node-1, node-2"
-    )
+    assert listed[1].split()[:5] == ["host", "-", "4", "2", "2"]
+    assert listed[1].endswith("node-1, node-2")
     (host,) = read(capsys, "hosts")["hosts"]
-    assert (
-        [*host["nodes"]] == ["node-1", "node-2"]
-        and len(host["slots"]) == 4
-        and host["slots_used"] == 2
-    )
+    assert [*host["nodes"]] == ["node-1", "node-2"]
+    assert len(host["slots"]) == 4
+    assert host["slots_used"] == 2
     assert said(capsys, "hosts", "-o", "csv").startswith(
         "host,rack,slots,used,free,uptime_ms,beat_ms,health,nodes\nhost,,4,2,2,"
     )
@@ -260,14 +234,11 @@ def require_a_host_excluded_and_drained(
         "host is excluded: it gets no new workers"
     )
     marked = said(capsys, "hosts").splitlines()
-    assert (
-        "excluded" in marked[1]
-        and marked[-1].startswith("host excluded ")
-        and marked[-1].endswith(": new disks")
-    )
-    assert [(each["mark"], each["mark_reason"]) for each in read(capsys, "hosts")["hosts"]] == [
-        ("excluded", "new disks")
-    ]
+    assert "excluded" in marked[1]
+    assert marked[-1].startswith("host excluded ")
+    assert marked[-1].endswith(": new disks")
+    result = [(each["mark"], each["mark_reason"]) for each in read(capsys, "hosts")["hosts"]]
+    assert result == [("excluded", "new disks")]
     assert read(capsys, "hosts", "include", "host") == {"host": "host", "change": "include"}
     assert read(capsys, "hosts")["hosts"][0]["mark"] is None and len(words.slots()) == 2
     assert (
@@ -321,10 +292,8 @@ def test_blobs_are_made_replaced_listed_and_deleted(
     own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
     monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
     file = tmp_path / "rules.txt"
-    assert (
-        said(capsys, "blob", "list")
-        == "the cluster keeps no blob: sparkstorm blob create NAME FILE\n"
-    )
+    result = said(capsys, "blob", "list")
+    assert result == "the cluster keeps no blob: sparkstorm blob create NAME FILE\n"
     assert (
         "cannot be read: No such file" in said_both(capsys, "blob", "create", "rules", str(file))[1]
     )
@@ -336,29 +305,19 @@ def test_blobs_are_made_replaced_listed_and_deleted(
         "blob rules is there already" in said_both(capsys, "blob", "create", "rules", str(file))[1]
     )
     file.write_bytes(b"newer")
-    assert (
-        said(capsys, "blob", "update", "rules", str(file))
-        == "rules is replaced: 5 bytes, version 2\n"
-    )
+    result = said(capsys, "blob", "update", "rules", str(file))
+    assert result == "rules is replaced: 5 bytes, version 2\n"
     header, line = said(capsys, "blob", "list").splitlines()
-    assert header.split() == ["blob", "bytes", "version", "changed", "by"] and line.split()[:3] == [
-        "rules",
-        "5",
-        "2",
-    ]
+    assert header.split() == ["blob", "bytes", "version", "changed", "by"]
+    assert line.split()[:3] == ["rules", "5", "2"]
     (listed,) = read(capsys, "blob", "list")["blobs"]
-    assert (listed["blob"], listed["version"], cluster.blobs()["rules"].key) == (
-        "rules",
-        2,
-        listed["key"],
-    )
+    assert listed["blob"] == "rules"
+    assert listed["version"] == 2
+    assert cluster.blobs()["rules"].key == listed["key"]
     viewer = str(read_only_path(bench.file))
     assert "may only read" in said_both(capsys, "blob", "delete", "rules", "--cluster", viewer)[1]
-    assert said(capsys, "blob", "list", "--cluster", viewer).splitlines()[1].split()[:3] == [
-        "rules",
-        "5",
-        "2",
-    ]
+    row = said(capsys, "blob", "list", "--cluster", viewer).splitlines()[1]
+    assert row.split()[:3] == ["rules", "5", "2"]
     assert said(capsys, "blob", "delete", "rules") == "rules is deleted\n"
     assert (
         "there is no blob rules; there are none" in said_both(capsys, "blob", "delete", "rules")[1]
@@ -632,15 +591,11 @@ def test_errors_and_logs_are_shown_from_the_stores(
     assert read(capsys, "errors", "words", "--component", "split") == []
     for port, line in ((6700, b"one\ntwo\n"), (6701, b"three\n")):
         bench.client.xadd(Keys(words.topology_id).log(f"node-1:{port}"), {"f": line})
-    assert said(capsys, "logs", "words", "-n", "1").splitlines() == [
-        "node-1:6700  two",
-        "node-1:6701  three",
-    ]
+    result = said(capsys, "logs", "words", "-n", "1").splitlines()
+    assert result == ["node-1:6700  two", "node-1:6701  three"]
     assert said(capsys, "logs", "words", "--worker", "node-1:6700").splitlines() == ["one", "two"]
-    assert read(capsys, "logs", "words", "--worker", "node-1:6701") == {
-        "worker": "node-1:6701",
-        "line": "three",
-    }
+    result = read(capsys, "logs", "words", "--worker", "node-1:6701")
+    assert result == {"worker": "node-1:6701", "line": "three"}
 
 
 def test_dead_letters_are_listed_shown_replayed_and_dropped(
@@ -669,9 +624,8 @@ def test_dead_letters_are_listed_shown_replayed_and_dropped(
         for line in said(capsys, "dead-letters", "list", "--lines").splitlines()
     )
     assert listed["count"] == 3
-    assert listed["causes"] == [
-        {"cause": "count: ValueError", "count": 3, "ids": [first, second, third]}
-    ]
+    result = listed["causes"]
+    assert result == [{"cause": "count: ValueError", "count": 3, "ids": [first, second, third]}]
     assert "word: 'storm'" in said(capsys, "dead-letters", "show", "words", first)
     assert "keeps no dead letter 9-9" in said(
         capsys, "dead-letters", "show", "words", "9-9", status=1
@@ -721,9 +675,8 @@ def test_a_follower_that_is_stopped_says_what_goes_on_and_how_to_get_back(
     assert process.stdout.readline().startswith(f"following {words.topology_id} (ACTIVE)")
     process.send_signal(signal.SIGINT)
     status, out, err = ended(process)
-    assert (status, err) == (130, "") and out.endswith(
-        "words goes on in the cluster: sparkstorm follow words follows it again\n"
-    )
+    assert (status, err) == (130, "")
+    assert out.endswith("words goes on in the cluster: sparkstorm follow words follows it again\n")
     assert str(words.status()) == "ACTIVE"
 
 

@@ -96,7 +96,8 @@ def test_each_rule_has_a_sentence_about_labels_that_it_has() -> None:
     rules = _rules()
     assert len({rule["alert"] for rule in rules}) == len(rules) > 5
     for rule in rules:
-        assert re.fullmatch(r"\d+[sm]", rule["for"]) and rule["labels"]["severity"] in (
+        assert re.fullmatch(r"\d+[sm]", rule["for"])
+        assert rule["labels"]["severity"] in (
             "warning",
             "critical",
         )

@@ -69,10 +69,8 @@ def test_a_dead_letter_without_a_builder_is_saved_with_how_to_make_its_test() ->
             capsule, readme = archive.namelist()
             text = archive.read(readme).decode()
         assert capsule.endswith(".capsule.json") and readme == "README.txt"
-        assert (
-            text.startswith(f"{capsule}: nothing that you or the cluster have signed says")
-            and f"sparkstorm capsule {capsule} --pytest --topology" in text
-        )
+        assert text.startswith(f"{capsule}: nothing that you or the cluster have signed says")
+        assert f"sparkstorm capsule {capsule} --pytest --topology" in text
 
 
 @pytest.mark.slow
@@ -94,11 +92,8 @@ def test_a_look_inside_needs_the_right_to_write_and_a_time_that_is_one() -> None
             assert at.client.post(path, json={}).status_code == 403
     with served() as at:
         for seconds in (0, 61, "5", True, 1.5, None):
-            assert (
-                at.client.post("/page/traces/words", json={"seconds": seconds}).status_code == 400
-            )
+            result = at.client.post("/page/traces/words", json={"seconds": seconds}).status_code
+            assert result == 400
         answer = at.client.post("/page/stacks/words/nowhere:1", json={"seconds": 1})
-        assert (
-            answer.status_code == 404
-            and "has no worker nowhere:1, only" in answer.json()["errorMessage"]
-        )
+        assert answer.status_code == 404
+        assert "has no worker nowhere:1, only" in answer.json()["errorMessage"]

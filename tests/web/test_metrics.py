@@ -47,9 +47,8 @@ def test_prometheus_reads_every_figure() -> None:
         latency = families["sparkstorm_complete_latency_seconds"]
         count = next(sample.value for sample in latency.samples if sample.name.endswith("_count"))
         bounds = [sample for sample in latency.samples if sample.name.endswith("_bucket")]
-        assert count == bounds[-1].value == 50 and [each.value for each in bounds] == sorted(
-            each.value for each in bounds
-        )
+        assert count == bounds[-1].value == 50
+        assert [each.value for each in bounds] == sorted(each.value for each in bounds)
         found = samples_of(answer.text)
         assert found["sparkstorm_trees_completed_total", ("component", "lines")] == 50
         assert found["sparkstorm_trees_failed_total", ("component", "lines")] == 3
@@ -102,10 +101,8 @@ def test_user_metrics_are_read_with_their_names() -> None:
             families["sparkstorm_user_counter"].samples,
             families["sparkstorm_user_gauge"].samples,
         )
-        assert (counter.value, counter.labels) == (
-            7,
-            {"topology": "words", "component": "split", "name": 'ro/ws"'},
-        )
+        assert counter.value == 7
+        assert counter.labels == {"topology": "words", "component": "split", "name": 'ro/ws"'}
         assert (gauge.value, gauge.labels["task"]) == (2.5, "3")
         samples = families["sparkstorm_user_histogram"].samples
         bounds = {

@@ -103,10 +103,8 @@ def test_a_collector_reads_the_figures_of_the_read_model(monkeypatch: pytest.Mon
         assert push.push()
         found, view = at.metrics(), run.sampler.topology("words")
         cluster = run.sampler.cluster()
-        assert (
-            at.headers["x-api-key"] == "secret"
-            and at.headers["content-type"] == "application/x-protobuf"
-        )
+        assert at.headers["x-api-key"] == "secret"
+        assert at.headers["content-type"] == "application/x-protobuf"
         wanted = {
             f"sparkstorm.{family.name}": samples
             for family, samples in samples_by_family(cluster, [view])
@@ -142,9 +140,8 @@ def test_a_collector_that_refuses_is_said_once_and_again_when_it_takes_them() ->
         at.status = 400
         push = OtlpPush(run.sampler, at.address, 0.02, said.put)
         push.start()
-        assert (
-            said.get(timeout=30) == f"{at.address}/v1/metrics does not take metrics; trying again"
-        )
+        result = said.get(timeout=30)
+        assert result == f"{at.address}/v1/metrics does not take metrics; trying again"
         at.status = 200
         assert said.get(timeout=30) == f"{at.address}/v1/metrics takes metrics again"
         at.metrics()

@@ -127,10 +127,8 @@ def merged(old: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 def test_a_delta_has_new_changed_and_gone_values() -> None:
     old = {"a": 1, "b": {"c": 1, "d": 2}, "e": [1]}
     new = {"a": 1, "b": {"c": 3}, "e": [1, 2], "f": {}}
-    assert delta(old, new) == {
-        "set": {"e": [1, 2], "f": {}},
-        "sub": {"b": {"set": {"c": 3}, "del": ["d"]}},
-    }
+    result = delta(old, new)
+    assert result == {"set": {"e": [1, 2], "f": {}}, "sub": {"b": {"set": {"c": 3}, "del": ["d"]}}}
     assert merged(old, delta(old, new) or {}) == new
     assert delta(new, new) is None
 
@@ -175,14 +173,11 @@ def test_a_read_only_connection_sees_no_tuples_and_no_logs() -> None:
 def test_stores_that_are_away_leave_the_page_answering() -> None:
     with page() as (client, _, _):
         answer = client.get("/page/letters/words")
-        assert (answer.status_code, answer.json()["errorMessage"]) == (
-            503,
-            "ZooKeeper does not answer",
-        )
+        assert answer.status_code == 503
+        assert answer.json()["errorMessage"] == "ZooKeeper does not answer"
         assert client.post("/page/do/activate", json={"topology": "words"}).status_code == 503
-        assert client.post("/page/plan/activate", json={"topology": "words"}).json() == {
-            "command": "sparkstorm activate words"
-        }
+        result = client.post("/page/plan/activate", json={"topology": "words"}).json()
+        assert result == {"command": "sparkstorm activate words"}
         assert client.get("/page/series/words").status_code == 200
 
 
@@ -263,9 +258,8 @@ def test_the_graph_is_laid_out_without_overlaps_and_within_its_frame() -> None:
         assert {*found["edges"]} == {"lines/split", "split/count"}
         assert found["edges"]["split/count"]["label"] == "by word"
         for box in found["boxes"].values():
-            assert (
-                0 <= box["x"] <= found["width"] - WIDE and 0 <= box["y"] <= found["height"] - TALL
-            )
+            assert 0 <= box["x"] <= found["width"] - WIDE
+            assert 0 <= box["y"] <= found["height"] - TALL
         assert json.loads(json.dumps(topology_record(view, "1m")["graph"])) == found
 
 

@@ -98,10 +98,8 @@ def test_all_figures_agree_to_the_last_tuple() -> None:
             assert (
                 metrics["sparkstorm_tuples_emitted_total", ("component", name)] == counts["emitted"]
             )
-            assert (
-                metrics["sparkstorm_tuples_executed_total", ("component", name)]
-                == counts["executed"]
-            )
+            result = metrics["sparkstorm_tuples_executed_total", ("component", name)]
+            assert result == counts["executed"]
 
 
 def test_the_past_is_shown_as_it_was() -> None:
@@ -124,10 +122,8 @@ def test_the_past_is_shown_as_it_was() -> None:
 def test_a_delta_turns_one_snapshot_into_the_next() -> None:
     old = {"a": {"x": 1, "y": None, "z": [1]}, "b": {"gone": 1}, "c": 3}
     new = {"a": {"x": 2, "y": None, "z": [1, 2]}, "c": 3, "d": {}}
-    assert delta(old, new) == {
-        "set": [[["a", "x"], 2], [["a", "z"], [1, 2]], [["d"], {}]],
-        "gone": [["b"]],
-    }
+    result = delta(old, new)
+    assert result == {"set": [[["a", "x"], 2], [["a", "z"], [1, 2]], [["d"], {}]], "gone": [["b"]]}
     assert delta(new, new) == {"set": [], "gone": []}
 
 

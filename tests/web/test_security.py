@@ -49,10 +49,8 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get() ->
     made, access = client()
     answer = made.get("/", params={"topology": "words", "token": access.token})
     assert (answer.status_code, answer.headers["location"]) == (303, "/?topology=words")
-    assert (
-        "HttpOnly" in answer.headers["set-cookie"]
-        and "SameSite=Strict" in answer.headers["set-cookie"]
-    )
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert "SameSite=Strict" in answer.headers["set-cookie"]
     assert access.token not in str(answer.headers)
     assert made.get("/").json()["method"] == "GET"
 
@@ -144,10 +142,8 @@ def test_every_answer_has_the_headers(path: str) -> None:
     headers = made.get(path).headers
     assert headers["content-security-policy"].startswith("default-src 'self';")
     assert "unsafe" not in headers["content-security-policy"]
-    assert (
-        headers["x-content-type-options"] == "nosniff"
-        and headers["referrer-policy"] == "no-referrer"
-    )
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
     assert not [name for name in headers if name.startswith("access-control")]
 
 
@@ -211,15 +207,12 @@ def test_a_port_that_cannot_be_had_is_one_sentence_before_an_address() -> None:
     said: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            InvalidConfigError,
-            match=f"^port {port} of 127.0.0.1 is in use: give another with --port PORT",
-        ):
+        sentence = f"^port {port} of 127.0.0.1 is in use: give another with --port PORT"
+        with pytest.raises(InvalidConfigError, match=sentence):
             serve("no such connection file", ServePlace(port=port), said.append)
     elsewhere = ServePlace("192.0.2.1", names=("x",), is_behind_proxy=True)
-    with pytest.raises(
-        InvalidConfigError, match=r"the web UI cannot listen on port 8080 \(--port\) of 192\.0"
-    ):
+    sentence = r"the web UI cannot listen on port 8080 \(--port\) of 192\.0"
+    with pytest.raises(InvalidConfigError, match=sentence):
         serve("no such connection file", elsewhere, said.append)
     with pytest.raises(InvalidConfigError, match="--port 99999 is no port"):
         serve("no such connection file", ServePlace(port=99_999), said.append)

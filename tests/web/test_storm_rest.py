@@ -142,10 +142,8 @@ def test_figures_are_the_exact_counts() -> None:
         assert {each["spoutId"]: (each["emitted"], each["acked"]) for each in page["spouts"]} == {
             "lines": (100, 100)
         }
-        assert {each["boltId"]: each["executed"] for each in page["bolts"]} == {
-            "split": 100,
-            "count": 200,
-        }
+        result = {each["boltId"]: each["executed"] for each in page["bolts"]}
+        assert result == {"split": 100, "count": 200}
         component = at.client.get(f"/api/v1/topology/{at.id}/component/split").json()
         assert sum(each["executed"] for each in component["executorStats"]) == 100
         assert component["outputStats"] == [
@@ -159,11 +157,8 @@ def test_actions_change_the_topology_and_answer_as_storm_does() -> None:
     with served() as at:
         for verb, status in (("deactivate", "INACTIVE"), ("activate", "ACTIVE")):
             answer = at.client.post(f"/api/v1/topology/{at.id}/{verb}")
-            assert answer.json() == {
-                "topologyOperation": verb,
-                "topologyId": at.id,
-                "status": "success",
-            }
+            result = answer.json()
+            assert result == {"topologyOperation": verb, "topologyId": at.id, "status": "success"}
             at.run.sampler.step()
             assert at.client.get(f"/api/v1/topology/{at.id}").json()["status"] == status
         body = {"rebalanceOptions": {"numWorkers": 1, "executors": {"count": 1}}}
@@ -179,11 +174,9 @@ def test_actions_change_the_topology_and_answer_as_storm_does() -> None:
         found = at.client.post(f"/api/v1/topology/{at.id}/logconfig", json=levels).json()[
             "namedLoggerLevels"
         ]
-        assert (
-            found["ROOT"]["target_level"] == "DEBUG"
-            and found["ROOT"]["timeout"] == 60
-            and found["ROOT"]["timeout_epoch"] > 0
-        )
+        assert found["ROOT"]["target_level"] == "DEBUG"
+        assert found["ROOT"]["timeout"] == 60
+        assert found["ROOT"]["timeout_epoch"] > 0
         assert (
             at.client.post(f"/api/v1/topology/{at.id}/kill/0").json()["topologyOperation"] == "kill"
         )
@@ -245,17 +238,10 @@ def test_a_server_that_may_only_read_refuses_what_changes_something() -> None:
 
 
 def test_spans_and_streams_are_written_as_storm_does() -> None:
-    assert [pretty(each) for each in (0, 59, 600, 106_210)] == [
-        "",
-        "59s",
-        "10m 0s",
-        "1d 5h 30m 10s",
-    ]
-    assert [sanitised(each) for each in ("default", "a b/c", "1st")] == [
-        "default",
-        "a_b_c",
-        "_s1st",
-    ]
+    result = [pretty(each) for each in (0, 59, 600, 106_210)]
+    assert result == ["", "59s", "10m 0s", "1d 5h 30m 10s"]
+    result = [sanitised(each) for each in ("default", "a b/c", "1st")]
+    assert result == ["default", "a_b_c", "_s1st"]
 
 
 def test_lag_is_of_spouts_whose_source_tells_its_head() -> None:

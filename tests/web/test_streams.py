@@ -104,9 +104,8 @@ def left(sampler: Sampler) -> bool:
 
 def test_the_first_event_of_ours_is_the_records_as_they_are_described() -> None:
     with streaming() as (at, sampler), closing(Events(at, REST, "?topology=words")) as events:
-        assert events.status == 200 and events.headers["content-type"].startswith(
-            "text/event-stream"
-        )
+        assert events.status == 200
+        assert events.headers["content-type"].startswith("text/event-stream")
         first = events.next()
         assert first["event"] == "snapshot" and int(first["id"]) == first["data"]["number"]
         validator("ClusterReport").validate(first["data"]["cluster"])

@@ -44,13 +44,11 @@ class Cut:
     """A source that can be cut off from its stores or its leader, and counts its reads."""
 
     def __init__(self, source: Any) -> None:
-        self.source, self.reads, self.is_away, self.is_redis_away, self.is_leaderless = (
-            source,
-            0,
-            False,
-            False,
-            False,
-        )
+        self.source = source
+        self.reads = 0
+        self.is_away = False
+        self.is_redis_away = False
+        self.is_leaderless = False
 
     def read(self) -> Any:
         self.reads += 1
