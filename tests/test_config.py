@@ -61,9 +61,8 @@ def test_times_and_sizes_say_their_unit() -> None:
 
 
 def test_the_file_beside_the_sources_is_the_one_that_is_shipped() -> None:
-    assert (
-        ROOT / "conf" / "defaults.yaml"
-    ).resolve() == ROOT / "sparkstorm" / "common" / "defaults.yaml"
+    result = (ROOT / "conf" / "defaults.yaml").resolve()
+    assert result == ROOT / "sparkstorm" / "common" / "defaults.yaml"
 
 
 def test_well_known_defaults_are_storms_and_the_guarantee_is_exactly_once() -> None:
@@ -86,18 +85,15 @@ def test_an_empty_file_is_no_mistake(tmp_path: Path, text: str) -> None:
 
 
 def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
-    assert load_conf(a_file(tmp_path, b"\xef\xbb\xbftopology.workers: 3\n")) == {
-        "topology.workers": 3
-    }
+    result = load_conf(a_file(tmp_path, b"\xef\xbb\xbftopology.workers: 3\n"))
+    assert result == {"topology.workers": 3}
 
 
 def test_later_layers_win_over_earlier_ones_and_all_win_over_defaults() -> None:
     conf = merge({"topology.workers": 2, "topology.acker.local": False}, {"topology.workers": 4})
-    assert (conf["topology.workers"], conf["topology.acker.local"], conf["nimbus.reassign"]) == (
-        4,
-        False,
-        True,
-    )
+    assert conf["topology.workers"] == 4
+    assert conf["topology.acker.local"] is False
+    assert conf["nimbus.reassign"] is True
     assert merge(conf, {"topology.workers": 5})["topology.acker.local"] is False
 
 

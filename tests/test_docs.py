@@ -364,10 +364,9 @@ def test_the_job_files_of_the_cluster_page_are_those_of_its_commands(
         )
     sys.modules.pop("words")
     words = {"to": 100, "be": 100, "or": 50, "not": 50}
-    assert results["build"].state("count") == words and results["odd"].state("count") == {
-        **words,
-        "odd": 1,
-    }
+    assert results["build"].state("count") == words
+    result = results["odd"].state("count")
+    assert result == {**words, "odd": 1}
     assert len(results["bad"].dead_letters) == 2
     named = {
         word
@@ -499,9 +498,8 @@ def test_the_page_of_upgrades_names_the_versions_of_formats() -> None:
         "recordings": segments.FORMAT,
     }
     page = (ROOT / "docs" / "upgrading.md").read_text(encoding="utf-8")
-    assert dict(re.findall(r"^\| ([a-z, ]+) \| (\d+) \|", page, re.MULTILINE)) == {
-        name: str(version) for name, version in versions.items()
-    }
+    result = dict(re.findall(r"^\| ([a-z, ]+) \| (\d+) \|", page, re.MULTILINE))
+    assert result == {name: str(version) for name, version in versions.items()}
 
 
 @pytest.fixture

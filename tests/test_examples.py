@@ -265,9 +265,8 @@ def test_iot_stats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found_points = sorted([*done["average"], *done["predict"]])
     assert [point[:4] for point in found_points] == [point[:4] for point in sorted(wanted)]
     assert len(wanted) > 500
-    assert [point[4] for point in found_points] == pytest.approx(
-        [point[4] for point in sorted(wanted)]
-    )
+    result = [point[4] for point in found_points]
+    assert result == pytest.approx([point[4] for point in sorted(wanted)])
     # an estimate: two and a half standard errors
     about = {(kind, time_ms // 60_000): value for kind, _, _, time_ms, value in done["distinct"]}
     assert about.keys() == senders.keys() and len(about) == len(done["distinct"]) >= 9
@@ -281,9 +280,8 @@ def test_iot_stats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert shown == sorted(
         (kind, statistic, points) for (kind, statistic, _), points in drawn.items()
     )
-    assert sum(len(ElementTree.fromstring(svg)) for *_, svg in done["charts"]) == sum(
-        map(len, lines.values())
-    )
+    elements = sum(len(ElementTree.fromstring(svg)) for *_, svg in done["charts"])
+    assert elements == sum(map(len, lines.values()))
     [file] = (tmp_path / "charts").glob("*.jsonl")
     published = [tuple(json.loads(line).values()) for line in file.read_text().splitlines()]
     assert sorted(published) == sorted(done["charts"])

@@ -389,11 +389,8 @@ def private_pyspark_of(nodes: Iterable[ast.AST], imported: Iterator[str]) -> lis
 def test_private_parts_of_pyspark_are_seen_in_every_form() -> None:
     text = "a = sc._jsc.sc()\nframe._jdf\nself._job\n"
     imported = iter(["pyspark.sql", "pyspark.sql.pandas.types", "pyspark.utility"])
-    assert private_pyspark_of(ast.walk(ast.parse(text)), imported) == [
-        "_jdf",
-        "_jsc",
-        "pyspark.sql.pandas.types",
-    ]
+    result = private_pyspark_of(ast.walk(ast.parse(text)), imported)
+    assert result == ["_jdf", "_jsc", "pyspark.sql.pandas.types"]
 
 
 def test_private_parts_of_pyspark_are_used_in_the_module_of_versions() -> None:
@@ -487,10 +484,8 @@ def test_cycles_are_found_through_any_number_of_modules() -> None:
         "f": {"a"},
         "g": set(),
     }
-    assert cycles_among({name: set(others) for name, others in imports.items()}) == [
-        ["a", "b", "c"],
-        ["d", "e"],
-    ]
+    result = cycles_among({name: set(others) for name, others in imports.items()})
+    assert result == [["a", "b", "c"], ["d", "e"]]
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

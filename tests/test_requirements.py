@@ -41,9 +41,8 @@ def test_every_named_test_exists(document: str) -> None:
 
 
 def test_the_checklist_has_every_line_of_the_seeds() -> None:
-    assert [
-        f"{seed}.{n}" for seed, count in LINES_BY_SEED.items() for n in range(1, count + 1)
-    ] == CHECKLIST
+    result = [f"{seed}.{n}" for seed, count in LINES_BY_SEED.items() for n in range(1, count + 1)]
+    assert result == CHECKLIST
 
 
 def test_every_line_of_the_checklist_has_one_row() -> None:

@@ -44,9 +44,8 @@ def test_files_that_wait_are_there_and_those_that_start_spark_are_named() -> Non
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
         if starts.search(path.read_text())
     ]
-    assert (
-        len(spark_files) > 20 and [file for file in spark_files if not file.startswith(SPARK)] == []
-    )
+    assert len(spark_files) > 20
+    assert [file for file in spark_files if not file.startswith(SPARK)] == []
 
 
 class Process:

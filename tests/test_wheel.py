@@ -281,9 +281,8 @@ def test_every_module_is_imported_with_the_required_packages_alone(
     of_extras = re.compile("No module named '(starlette|uvicorn|anyio|textual|rich|opentelemetry)'")
     needs_extra = {name for name, error in report["failures"].items() if of_extras.search(error)}
     extra_prefixes = ("sparkstorm.web.", "sparkstorm.cli.top")
-    assert report["failures"].keys() == needs_extra and all(
-        name.startswith(extra_prefixes) for name in needs_extra
-    )
+    assert report["failures"].keys() == needs_extra
+    assert all(name.startswith(extra_prefixes) for name in needs_extra)
     assert not [
         path for path in report["path"] if Path(path or tmp_path).resolve().is_relative_to(ROOT)
     ]
@@ -389,7 +388,5 @@ def test_a_type_checker_sees_the_types_of_an_editable_install(tmp_path: Path) ->
     assert "list[sparkstorm.client.handle.TopologyHandle]" in ended.stdout, (
         ended.stdout + ended.stderr
     )
-    assert (
-        'Argument 1 to "connect" has incompatible type "int"' in ended.stdout
-        and "py.typed" not in ended.stdout
-    )
+    assert 'Argument 1 to "connect" has incompatible type "int"' in ended.stdout
+    assert "py.typed" not in ended.stdout

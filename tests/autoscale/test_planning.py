@@ -40,9 +40,8 @@ def test_executors_follow_from_rows_by_useful_time() -> None:
     assert part_of(found, "count").wanted_per_s == pytest.approx(1000)
     # 0.1 + 1 + 2 cores, 60 % of a core for each
     assert found.wanted_workers == 6
-    assert part_of(found, "count").why == (
-        "1,000 rows/s wanted, an executor does 500 rows/s, at 60%: 4 executors"
-    )
+    result = part_of(found, "count").why
+    assert result == "1,000 rows/s wanted, an executor does 500 rows/s, at 60%: 4 executors"
 
 
 def test_a_backlog_is_read_in_the_catch_up_time_next_to_what_arrives() -> None:
@@ -196,9 +195,8 @@ def test_the_same_share_of_a_bolt_without_keys_is_scaled() -> None:
 def test_a_sink_that_is_not_busy_while_rows_wait_for_it_is_slow() -> None:
     load = chain(1000, 300, costs=(0.0001, 0.001, 0.0001), backlog=10**6)
     found = plan(with_part(load, "count", waiting=1000.0), BOUNDS)
-    assert part_of(found, "count").bottleneck == (
-        "count is 3% busy while rows wait for it: what it writes or calls is slow"
-    )
+    result = part_of(found, "count").bottleneck
+    assert result == "count is 3% busy while rows wait for it: what it writes or calls is slow"
     assert not found.is_change  # more of split would wait for the sink
 
 
@@ -244,9 +242,8 @@ def test_a_source_without_a_known_backlog_is_behind_while_it_is_held_back() -> N
 def test_workers_keep_their_limits_and_say_what_is_missing() -> None:
     load = chain(1000, 400)
     assert plan(load, Bounds(max_workers=3)).wanted_workers == 3
-    assert plan(load, Bounds(max_workers=3)).shortage == (
-        "it needs 6 workers, and topology.autoscale.max.workers is 3"
-    )
+    result = plan(load, Bounds(max_workers=3)).shortage
+    assert result == "it needs 6 workers, and topology.autoscale.max.workers is 3"
     short = plan(replace(load, slots=2), BOUNDS)
     assert short.wanted_workers == 2
     assert short.shortage.startswith("it needs 6 workers and 2 slots are there for it: start a")

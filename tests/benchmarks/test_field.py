@@ -111,11 +111,8 @@ def test_a_chunk_of_wanted_streams_has_the_rows_that_the_whole_chunk_has() -> No
 
 def test_of_fifty_events_one_is_a_person_three_are_auctions_and_the_rest_are_bids() -> None:
     rows = rows_of(nexmark.Nexmark(5_000))
-    assert {stream: len(each) for stream, each in rows.items()} == {
-        "person": 100,
-        "auction": 300,
-        "bid": 4_600,
-    }
+    result = {stream: len(each) for stream, each in rows.items()}
+    assert result == {"person": 100, "auction": 300, "bid": 4_600}
     assert [row[0] for row in rows["person"]] == list(range(1_000, 1_100))
     assert [row[0] for row in rows["auction"]] == list(range(1_000, 1_300))
     assert all(row[5] < row[6] for row in rows["auction"])
@@ -222,9 +219,8 @@ def test_results_are_resumed_after_a_cut_line_and_never_overwritten(tmp_path: Pa
     assert again.runs == _runs()
     assert again.has("yahoo", "ours", 3, 0)
     assert not again.has("yahoo", "ours", 4, 0)
-    with pytest.raises(
-        SystemExit, match="round 3 of yahoo, ours has 0 events, not 7: give another"
-    ):
+    sentence = "round 3 of yahoo, ours has 0 events, not 7: give another"
+    with pytest.raises(SystemExit, match=sentence):
         again.has("yahoo", "ours", 3, 7)
     again.add(Measured("yahoo", "ours", 4, 1, 1.0, 1.0))
     assert len(Results(path, is_resumed=True).runs) == len(_runs()) + 1

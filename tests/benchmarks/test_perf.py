@@ -69,9 +69,8 @@ def test_noise_is_three_standard_errors_of_the_median_of_ratios() -> None:
     step = 0.02
     alternating = [math.exp(step * (i % 2)) for i in range(5)]
     single = 1.4826 * step / math.sqrt(2)
-    assert judge(alternating, alternating).noise == pytest.approx(
-        math.expm1(3 * 1.2533 * math.sqrt(2) * single / math.sqrt(5))
-    )
+    result = judge(alternating, alternating).noise
+    assert result == pytest.approx(math.expm1(3 * 1.2533 * math.sqrt(2) * single / math.sqrt(5)))
 
 
 def test_equal_trees_rarely_fail_and_a_fifth_more_is_seen() -> None:

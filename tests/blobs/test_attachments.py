@@ -134,18 +134,16 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(
 def test_what_cannot_travel_is_named(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        InvalidConfigError, match=r"topology\.files: there is no file or folder /no/such"
-    ):
+    sentence = r"topology\.files: there is no file or folder /no/such"
+    with pytest.raises(InvalidConfigError, match=sentence):
         read_attachments(["/no/such"], [])
     with pytest.raises(InvalidConfigError, match=r"table\.csv is no file that ends in \.zip"):
         read_attachments([], [str(files[0])])
     with pytest.raises(InvalidConfigError, match=r"two entries are named table\.csv"):
         read_attachments([str(files[0])] * 2, [])
     monkeypatch.setattr(attachments, "MAX_BYTES", 2)
-    with pytest.raises(
-        InvalidConfigError, match=r"with .*table\.csv the files and archives have more than 0 MB"
-    ):
+    sentence = r"with .*table\.csv the files and archives have more than 0 MB"
+    with pytest.raises(InvalidConfigError, match=sentence):
         read_attachments([str(files[0])], [])
 
 
@@ -156,9 +154,8 @@ class Lookup(BasicBolt):
 
     def prepare(self, conf: Any, context: Any) -> None:
         self.text = Path(context.file("table.csv")).read_text()
-        with pytest.raises(
-            FileNotFoundError, match=r"topology\.files has no 'other\.csv'; it names .*table\.csv"
-        ):
+        sentence = r"topology\.files has no 'other\.csv'; it names .*table\.csv"
+        with pytest.raises(FileNotFoundError, match=sentence):
             context.file("other.csv")
 
     def execute(self, tup: Any, collector: Any) -> None:
@@ -200,9 +197,8 @@ def test_an_archive_that_unpacks_to_far_more_than_it_has_is_refused_and_leaves_n
     monkeypatch.setattr(attachments, "_LEAST_BOUND", 1 << 20)
     data = bomb(name)
     for _ in range(3):
-        with pytest.raises(
-            WorkerFailedError, match=rf"archive {name} of the topology unpacks to more than \d+ MB"
-        ):
+        sentence = rf"archive {name} of the topology unpacks to more than \d+ MB"
+        with pytest.raises(WorkerFailedError, match=sentence):
             use({f"archives/{name}": data}, tmp_path / "attached")
     assert list(tmp_path.iterdir()) == []
 
@@ -217,9 +213,8 @@ def test_a_damaged_archive_is_one_sentence_and_leaves_nothing(
     torn = whole[: int(cut * len(whole)) if cut < 1 else int(cut)]
     changed = bytes(byte ^ (position % 7 == 3) for position, byte in enumerate(whole))
     for data in (torn, changed):
-        with pytest.raises(
-            WorkerFailedError, match=f"archive {name} of the topology cannot be unpacked"
-        ):
+        sentence = f"archive {name} of the topology cannot be unpacked"
+        with pytest.raises(WorkerFailedError, match=sentence):
             use({"files/a.txt": b"a", f"archives/{name}": data}, tmp_path / "attached")
     assert list(tmp_path.iterdir()) == []
 

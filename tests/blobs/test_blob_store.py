@@ -93,10 +93,8 @@ def test_a_signed_blob_under_a_false_address_is_not_handed_out(blobs: BlobStore)
 def test_a_missing_chunk_is_named(blobs: BlobStore, bytes_store: BytesStore) -> None:
     key = blobs.put(LARGE, 5)
     bytes_store.delete(f"{key}:1")
-    with pytest.raises(
-        StoreInconsistentError,
-        match="chunk 2 of 3 is missing: Redis has lost it; kill what uses it",
-    ):
+    sentence = "chunk 2 of 3 is missing: Redis has lost it; kill what uses it"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         blobs.get(key)
 
 
@@ -113,9 +111,8 @@ def test_only_chunks_that_no_metadata_names_are_stray(
 @pytest.mark.system
 def test_a_wrong_password_is_no_absence_of_redis(redis_server: Any) -> None:
     store = RedisBytesStore(Link(replace(redis_server.address, password="wrong"), 10))
-    with pytest.raises(
-        AccessRefusedError, match="Redis refuses the password and did not store blob chunk a"
-    ):
+    sentence = "Redis refuses the password and did not store blob chunk a"
+    with pytest.raises(AccessRefusedError, match=sentence):
         store.put("a", b"1")
 
 

@@ -186,10 +186,8 @@ def test_a_module_that_is_too_large_to_travel_is_named(
 ) -> None:
     pack(folder)
     monkeypatch.setattr(modules, "MAX_SOURCE_BYTES", 60)
-    with pytest.raises(
-        InvalidTopologyError,
-        match=r"module 'topology_ops' \(.*topology_ops\.py\).* install it on the hosts",
-    ):
+    sentence = r"module 'topology_ops' \(.*topology_ops\.py\).* install it on the hosts"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         pack_sources(["topology_ops"])
 
 

@@ -272,10 +272,8 @@ def test_what_a_topology_uses_must_be_there_and_stays_while_it_runs() -> None:
     topology, _, _ = reading()
     with LocalCluster() as cluster:
         blobs = cluster.service.named_blobs()
-        with pytest.raises(
-            InvalidConfigError,
-            match=r"no blob the-rules; make it: sparkstorm blob create the-rules FILE",
-        ):
+        sentence = r"no blob the-rules; make it: sparkstorm blob create the-rules FILE"
+        with pytest.raises(InvalidConfigError, match=sentence):
             cluster.submit(topology, using())
         with pytest.raises(InvalidConfigError, match="there is no blob the-rules; there are none"):
             blobs.update("the-rules", b"x")
@@ -319,6 +317,5 @@ def test_without_a_cluster_a_blob_is_the_file_of_that_name(tmp_path: Path) -> No
     topology, _, _ = reading()
     (tmp_path / "rules").write_text("of a file")
     conf = {**using(), "topology.files": [str(tmp_path / "rules")]}
-    assert replay_locally(topology, {"spout": [[1]]}, conf=conf)["reading"] == [
-        ("of a file", "of a file")
-    ]
+    result = replay_locally(topology, {"spout": [[1]]}, conf=conf)["reading"]
+    assert result == [("of a file", "of a file")]

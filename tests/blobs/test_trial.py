@@ -57,9 +57,8 @@ def test_code_that_does_not_import_in_a_fresh_process_is_refused_in_words(
     exec("def helper(): pass", here.__dict__)
     here.helper.__module__ = "only_here"
     monkeypatch.setitem(sys.modules, "only_here", here)
-    with pytest.raises(
-        InvalidTopologyError, match=r"upgrade of words: the code does not open.*only_here"
-    ):
+    sentence = r"upgrade of words: the code does not open.*only_here"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         try_code("words", pack_topology(topology(here.helper), ["tests"]))
 
 

@@ -79,11 +79,9 @@ def served() -> Iterator[str]:
     with the token.
     """
     orders = FeederSpout(["order"])
-    lock, ended, listener = (
-        threading.RLock(),
-        threading.Event(),
-        socket.create_server(("127.0.0.1", 0)),
-    )
+    lock = threading.RLock()
+    ended = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     with LocalCluster(is_lively=True) as cluster:
         cluster.submit(sums_of(orders), CONF, "orders")

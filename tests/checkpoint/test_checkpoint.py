@@ -67,9 +67,8 @@ def test_every_key_and_value_comes_back_as_it_was(
         [(task, "state", key, value) for task, key, value in pairs],
     )
     content = read_checkpoint(folder).content("count")
-    assert repr([(t, *pair) for t in (2, 3) for pair in content[t].state]) == repr(
-        sorted(pairs, key=lambda pair: int(pair[0]))
-    )
+    result = repr([(t, *pair) for t in (2, 3) for pair in content[t].state])
+    assert result == repr(sorted(pairs, key=lambda pair: int(pair[0])))
 
 
 def test_parts_are_kept_by_task(folder: Path) -> None:
@@ -77,9 +76,8 @@ def test_parts_are_kept_by_task(folder: Path) -> None:
     count = checkpoint.content("count")
     assert (count[2].state, count[2].time) == ([("a", 7)], [])
     assert (count[3].state, count[3].time) == ([(("b", 1), [1])], [(("W",), 5)])
-    assert (
-        checkpoint.content("lines")[4].position == [0, 17] and checkpoint.component_by_task == TASKS
-    )
+    assert checkpoint.content("lines")[4].position == [0, 17]
+    assert checkpoint.component_by_task == TASKS
 
 
 def test_a_writer_that_fails_leaves_nothing_and_one_that_replaces_leaves_one(folder: Path) -> None:
@@ -207,9 +205,8 @@ def test_a_folder_that_is_no_checkpoint_is_never_replaced(kind: str, tmp_path: P
 
 def test_a_folder_that_holds_more_than_the_checkpoint_is_not_replaced(folder: Path) -> None:
     (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(
-        CheckpointError, match=r"holds thesis\.txt, which is no part of the checkpoint"
-    ):
+    sentence = r"holds thesis\.txt, which is no part of the checkpoint"
+    with pytest.raises(CheckpointError, match=sentence):
         write(folder, [], overwrite=True)
     assert (folder / "thesis.txt").exists()
 

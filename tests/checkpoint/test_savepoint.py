@@ -218,10 +218,8 @@ def test_a_function_brings_a_state_of_another_version_into_its_form(
         cluster.run_until_idle()
         cluster.savepoint(tmp_path / "saved")
         cluster.kill("one", 0)
-        with pytest.raises(
-            CheckpointError,
-            match=r"'count' of version 2, this code reads version 4: override migrate_state",
-        ):
+        sentence = r"'count' of version 2, this code reads version 4: override migrate_state"
+        with pytest.raises(CheckpointError, match=sentence):
             cluster.submit(
                 counting(state_version=4), name="two", from_checkpoint=tmp_path / "saved"
             )
@@ -319,10 +317,8 @@ def test_a_savepoint_waits_for_the_rows_of_a_sink_and_the_next_run_counts_its_ep
         cluster.advance(1)
         topology = cluster.topology()
         source = SavepointSource(topology.info_by_task, LocalReader(topology.store))
-        assert (
-            source.write(tmp_path / "no", "one")
-            == "sink 'shelf' (task 2) has rows that are not in its target yet"
-        )
+        result = source.write(tmp_path / "no", "one")
+        assert result == "sink 'shelf' (task 2) has rows that are not in its target yet"
         cluster.savepoint(tmp_path / "saved")
         before = [*((n + 1, n) for n in range(rows_before)), (rows_before + 1, "last")]
         assert shown == before
@@ -342,32 +338,22 @@ def test_a_state_frame_has_the_committed_state_of_every_task(tmp_path: Path) -> 
         reader = LocalReader(topology.store)
         source = SavepointSource(topology.info_by_task, reader)
         table = state_table(source.stored("count"))
-        assert dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)) == {
-            "a": 2,
-            "b": 1,
-            "c": 1,
-        }
+        result = dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+        assert result == {"a": 2, "b": 1, "c": 1}
         assert {topology.component_by_task[task] for task in table["task"].to_pylist()} == {"count"}
         frame: Any = state_frame(source.stored("count"))
-        assert list(getattr(frame, "column_names", None) or frame.columns) == [
-            "task",
-            "key",
-            "value",
-        ]
+        columns = list(getattr(frame, "column_names", None) or frame.columns)
+        assert columns == ["task", "key", "value"]
 
 
 def test_values_without_a_common_type_are_tagged_text_and_tuples_are_lists() -> None:
     kept = StoredTask.of([{"s": [["a", 1], ["b", "x"], ["c", None]]}])
-    assert [read_value(cell) for cell in state_table([(1, kept)])["value"].to_pylist()] == [
-        1,
-        "x",
-        None,
-    ]
+    result = [read_value(cell) for cell in state_table([(1, kept)])["value"].to_pylist()]
+    assert result == [1, "x", None]
     kept = StoredTask.of([{"s": [[("u", 1), 2.5]]}, {"s": [[("v", 2), 3.5]], "d": [["u", 1]]}])
     table = state_table([(7, kept)])
-    assert [read_value(cell) for cell in table["key"].to_pylist()] == [["v", 2]] and table[
-        "value"
-    ].to_pylist() == [3.5]
+    assert [read_value(cell) for cell in table["key"].to_pylist()] == [["v", 2]]
+    assert table["value"].to_pylist() == [3.5]
 
 
 def test_a_hand_over_counts_only_while_nothing_was_emitted_after_it() -> None:

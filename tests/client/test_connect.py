@@ -103,9 +103,8 @@ def test_everything_that_changes_something_is_refused_over_a_read_only_connectio
             lambda: handle.update(None),  # type: ignore[arg-type]
             lambda: cluster.submit("words", None),  # type: ignore[arg-type]
         ):
-            with pytest.raises(
-                ReadOnlyConnectionError, match=r"use the cluster's connection\.json"
-            ):
+            sentence = r"use the cluster's connection\.json"
+            with pytest.raises(ReadOnlyConnectionError, match=sentence):
                 change()
 
 
@@ -122,9 +121,8 @@ def test_a_connection_that_is_none_is_one_sentence(
     odd.touch(0o600)
     for content in ("{}", "[]", "words: 3", '{"format": 1, "kind_of_record": "Connection"}', ""):
         odd.write_text(content)
-        with pytest.raises(
-            InvalidConfigError, match=r"odd\.json.*not the connection file of a cluster"
-        ):
+        sentence = r"odd\.json.*not the connection file of a cluster"
+        with pytest.raises(InvalidConfigError, match=sentence):
             connect(odd)
     odd.chmod(0o644)
     with pytest.raises(InvalidConfigError, match="can be read by others: chmod 600"):
@@ -168,9 +166,8 @@ def test_a_cluster_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
             tmp_path / "odd.json",
             Connection(gone.redis, ZooKeeperEndpoint(hosts, root, ""), new_secret()),
         )
-        with pytest.raises(
-            InvalidConfigError, match=r"no ZooKeeper is at .*see storm\.zookeeper\.servers"
-        ):
+        sentence = r"no ZooKeeper is at .*see storm\.zookeeper\.servers"
+        with pytest.raises(InvalidConfigError, match=sentence):
             connect(tmp_path / "odd.json", QUICK)
     unborn = Connection(RedisAddress("127.0.0.1", 0), ZooKeeperEndpoint("", "/", ""), new_secret())
     save_connection(tmp_path / "connection.json", unborn)

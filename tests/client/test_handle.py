@@ -19,12 +19,10 @@ from sparkstorm.control_plane.cluster.storm_state import StormState
 def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_one() -> None:
     """S3.47."""
     state = StormState(LocalStateStore(LocalStateTree()))
-    of_count, of_split, of_another = (
-        Failure(FailureKind.SYSTEM, "boom", "count", 3, "host", "node-1:6700", 2_000),
-        Failure(FailureKind.SYSTEM, "bang", "split", 1, "host", "node-1:6700", 1_000),
-        Failure(
-            FailureKind.SYSTEM, "of another topology", "count", 3, "host", "node-1:6701", 1_500
-        ),
+    of_count = Failure(FailureKind.SYSTEM, "boom", "count", 3, "host", "node-1:6700", 2_000)
+    of_split = Failure(FailureKind.SYSTEM, "bang", "split", 1, "host", "node-1:6700", 1_000)
+    of_another = Failure(
+        FailureKind.SYSTEM, "of another topology", "count", 3, "host", "node-1:6701", 1_500
     )
     state.report_error("words-1-1", of_count)
     state.report_error("words-1-1", of_split)
@@ -38,11 +36,9 @@ def test_the_errors_of_a_topology_are_read_oldest_first_of_all_components_or_of_
 
 
 def test_the_problems_of_a_topology_are_nimbuss_and_its_workers() -> None:
-    state, slot, now_ms = (
-        StormState(LocalStateStore(LocalStateTree())),
-        WorkerSlot("n1", 6700),
-        SystemClock().now_ms(),
-    )
+    state = StormState(LocalStateStore(LocalStateTree()))
+    slot = WorkerSlot("n1", 6700)
+    now_ms = SystemClock().now_ms()
     executor = ExecutorId(1, 1)
     state.write_assignment(
         Assignment("words-1-1", 1, "", "", {"n1": "host"}, {executor: slot}, {}, {executor: 1})
@@ -61,10 +57,8 @@ def test_the_problems_of_a_topology_are_nimbuss_and_its_workers() -> None:
     )
     reader: Any = None
     handle = TopologyHandle("words-1-1", cluster, reader)
-    assert handle.problems() == [
-        "too few slots",
-        "work stands still: Redis is at 61% of its maxmemory",
-    ]
+    result = handle.problems()
+    assert result == ["too few slots", "work stands still: Redis is at 61% of its maxmemory"]
     state.write_worker_beat(
         WorkerBeat("words-1-1", "n1", 6700, now_ms - 60_000, 1, 7, 1, "RUNNING", 1)
     )

@@ -72,12 +72,10 @@ def test_a_message_is_open_where_it_is_held_and_gone_when_it_is_acked() -> None:
         for name in ("first", message.root):
             found = handle.journeys.find(name)
             [stay] = found.stays
-            assert (stay.component, stay.state, stay.rows, stay.values) == (
-                "keep",
-                "held",
-                1,
-                {"line": "'held'"},
-            )
+            assert stay.component == "keep"
+            assert stay.state == "held"
+            assert stay.rows == 1
+            assert stay.values == {"line": "'held'"}
             assert found.message == message and "is held by keep#" in found.sentence
         with pytest.raises(NotAliveError, match=r"no open message of words-1-.* has the id second"):
             handle.journeys.find("second")
@@ -140,34 +138,28 @@ def test_rows_that_wait_are_found_by_every_root_that_names_the_message() -> None
     found = journeys_of([entry(other, member), entry(split(member), tree), entry((tree, member))])
     [first, second, third] = found.find(f"{split(member):016x}").stays
     assert [each.rows for each in (first, second, third)] == [1, 1, 1]
-    assert (first.state, first.source, first.since_ms, first.values) == (
-        "waits",
-        "lines/default",
-        1,
-        {"line": "'line 1'"},
-    )
-    assert (
-        len(found.find(f"{member:016x}").stays) == 3 and len(found.find(f"{tree:016x}").stays) == 2
-    )
+    assert first.state == "waits"
+    assert first.source == "lines/default"
+    assert first.since_ms == 1
+    assert first.values == {"line": "'line 1'"}
+    assert len(found.find(f"{member:016x}").stays) == 3
+    assert len(found.find(f"{tree:016x}").stays) == 2
 
 
 def test_rows_that_are_consumed_do_not_wait() -> None:
     tree = tree_root(77)
     rows = [entry(tree, tree), entry(tree, tree, tree)]
-    assert [
-        each.rows for each in journeys_of(rows, Cursor("1-0", 2)).find(f"{tree:016x}").stays
-    ] == [1]
+    result = [each.rows for each in journeys_of(rows, Cursor("1-0", 2)).find(f"{tree:016x}").stays]
+    assert result == [1]
 
 
 def test_bytes_that_are_no_entry_are_passed_over_and_a_long_backlog_is_said() -> None:
     tree = tree_root(77)
     assert journeys_of([b"\x00", b"SF\x03\x01", entry(tree)]).find(f"{tree:016x}").is_whole
     found = journeys_of([entry(tree)] * (MOST_ENTRIES + 5)).find(f"{tree:016x}")
-    assert (
-        len(found.stays) == MOST_ENTRIES
-        and not found.is_whole
-        and "not everything was looked at" in found.sentence
-    )
+    assert len(found.stays) == MOST_ENTRIES
+    assert not found.is_whole
+    assert "not everything was looked at" in found.sentence
 
 
 @given(st.integers(1, (1 << 63) - 1), st.sampled_from(TRACE_BITS))

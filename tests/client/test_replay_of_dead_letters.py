@@ -148,9 +148,8 @@ def test_many_letters_are_put_back_in_few_steps(
         topology.id, store, lambda: known, lambda: TopologyStatus.ACTIVE, lambda: None
     )
     ids = list(letters.read())
-    assert letters.replay([*ids, ids[0], "9-9"]) == Replayed(
-        tuple(ids), (ids[0], "9-9")
-    ) and steps == [6]
+    assert letters.replay([*ids, ids[0], "9-9"]) == Replayed(tuple(ids), (ids[0], "9-9"))
+    assert steps == [6]
 
 
 @WORKERS
@@ -163,9 +162,8 @@ def test_a_replayed_letter_that_fails_again_is_parked_again(
     letters.replay(before)
     cluster.run_until_idle()
     after = letters.read()
-    assert sorted(letter.values for letter in after.values()) == sorted(
-        letter.values for letter in before.values()
-    )
+    result = sorted(letter.values for letter in after.values())
+    assert result == sorted(letter.values for letter in before.values())
     assert not after.keys() & before.keys()
     assert cluster.state("all") == dict.fromkeys(range(0, 10, 2), 1)
 
@@ -196,9 +194,8 @@ def test_a_topology_that_ends_takes_no_replay(
 def test_a_letter_of_another_components_task_is_refused_by_name(cluster: LocalCluster) -> None:
     topology, _ = parked(cluster)
     letters = letters_of(topology, tasks={})
-    with pytest.raises(
-        StoreInconsistentError, match=r"task . of component 'count', which test-1-.* does not have"
-    ):
+    sentence = r"task . of component 'count', which test-1-.* does not have"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         letters.replay(letters.read())
     assert len(letters.read()) == 5
 
@@ -351,9 +348,7 @@ def test_a_window_whose_content_was_too_large_for_its_letter_is_refused(
         spout.feed(["x" * 200_000])
     cluster.run_until_idle()
     letters = letters_of(cluster.topology())
-    with pytest.raises(
-        StoreInconsistentError,
-        match="the content of its window was too large for it; it can only be dropped",
-    ):
+    sentence = "the content of its window was too large for it; it can only be dropped"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         letters.replay(letters.read())
     assert len(letters.read()) == 1

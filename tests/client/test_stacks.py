@@ -99,10 +99,8 @@ def test_a_worker_of_a_simulation_shows_its_stack_while_somebody_looks() -> None
     with watched() as run:
         slot = next(iter(run.cluster.topology().workers))
         assert slot.worker is not None
-        name, reader = (
-            stacks_name(slot.worker.parts.plan.owner),
-            LocalReader(run.cluster.topology().store),
-        )
+        name = stacks_name(slot.worker.parts.plan.owner)
+        reader = LocalReader(run.cluster.topology().store)
         slot.look(run.cluster.now_ms)
         assert reader.samples(name, START.entry) == []
         reader.open_tap(name)
@@ -145,10 +143,8 @@ def test_the_rarest_stacks_become_one_and_none_is_lost() -> None:
     tap._found = {("t", (f"call {n}",), ""): [n + 1, 0] for n in range(1_000)}
     [[data]] = tap.take().values()
     found = merged("n:1", 1, [_read(data) or Sample(0, 0, {})])
-    assert (
-        sum(each.samples for each in found.stacks) == sum(range(1, 1_001))
-        and len(found.stacks) == 401
-    )
+    assert sum(each.samples for each in found.stacks) == sum(range(1, 1_001))
+    assert len(found.stacks) == 401
     assert OTHER in {each.thread for each in found.stacks}
 
 
@@ -214,9 +210,8 @@ def test_a_loop_that_waits_in_user_code_is_drawn_beside_a_thread_that_works() ->
 
 def test_the_picture_is_well_formed_whatever_the_names_are_and_has_no_script() -> None:
     picture = flame_graph(FOUND.stacks, FOUND.samples, FOUND.seconds, HOSTILE[:-2])
-    assert (
-        picture.text == flame_graph(FOUND.stacks, FOUND.samples, FOUND.seconds, HOSTILE[:-2]).text
-    )
+    result = picture.text
+    assert result == flame_graph(FOUND.stacks, FOUND.samples, FOUND.seconds, HOSTILE[:-2]).text
     root = ElementTree.fromstring(picture.text)
     tags = {each.tag.rpartition("}")[2] for each in root.iter()}
     assert tags == {"svg", "rect", "text", "g", "title"}

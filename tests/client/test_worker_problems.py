@@ -77,26 +77,22 @@ def test_a_cause_of_several_workers_is_said_once() -> None:
         beat(node, blocked=[f"Redis is at {share}% of its maxmemory"])
         for node, share in (("n1", 61), ("n2", 62))
     ]
-    assert worker_problems("t-1-1", beats, frozenset()) == [
-        "work stands still: Redis is at 61% of its maxmemory"
-    ]
+    result = worker_problems("t-1-1", beats, frozenset())
+    assert result == ["work stands still: Redis is at 61% of its maxmemory"]
 
 
 def test_what_a_worker_cannot_do_is_said_as_nimbus_says_it() -> None:
     failed = beat(state="FAILED", message="no such module\nand the end of its log")
-    assert worker_problems("t-1-1", [failed], frozenset()) == [
-        "worker n1:6700 of t-1-1 cannot start: no such module"
-    ]
+    result = worker_problems("t-1-1", [failed], frozenset())
+    assert result == ["worker n1:6700 of t-1-1 cannot start: no such module"]
     waiting = beat(state="WAITING_FOR_BLOB", message="the code of t-1-1 cannot be fetched: no room")
-    assert worker_problems("t-1-1", [waiting], frozenset()) == [
-        "worker n1:6700: the code of t-1-1 cannot be fetched: no room"
-    ]
+    result = worker_problems("t-1-1", [waiting], frozenset())
+    assert result == ["worker n1:6700: the code of t-1-1 cannot be fetched: no room"]
 
 
 def test_one_call_that_lasts_is_named() -> None:
-    assert masked(worker_problems("t-1-1", [beat(silent_ms=5_000)], frozenset())) == [
-        "worker n1:6700 has been inside one call since TIME"
-    ]
+    result = masked(worker_problems("t-1-1", [beat(silent_ms=5_000)], frozenset()))
+    assert result == ["worker n1:6700 has been inside one call since TIME"]
 
 
 def test_a_dead_worker_is_named_with_its_last_state() -> None:
@@ -135,9 +131,8 @@ def dead_workers(beats: list[WorkerBeat], waited: list[float], beat_ms: int = 1_
 )
 def test_a_slot_is_dead_after_four_beats(age_ms: int, beat_ms: int, is_dead: bool) -> None:
     beats = [beat(age_ms=age_ms)]
-    assert dead_workers(beats, [], beat_ms).among(beats) == (
-        frozenset({("t-1-1", SLOT)}) if is_dead else frozenset()
-    )
+    result = dead_workers(beats, [], beat_ms).among(beats)
+    assert result == (frozenset({("t-1-1", SLOT)}) if is_dead else frozenset())
 
 
 def test_a_slot_whose_clock_is_behind_is_not_dead() -> None:
@@ -207,9 +202,8 @@ def test_workers_of_a_host_without_power_are_dead_after_four_beats_and_named_wit
                 session.close()
         cluster.advance(13)
         assignment = state.read_assignment(topology_id)
-        assert assignment is not None and lost.name not in {
-            slot.node for slot in assignment.slot_by_executor.values()
-        }
+        assert assignment is not None
+        assert lost.name not in {slot.node for slot in assignment.slot_by_executor.values()}
         errors = [
             each.text
             for component in state.error_components(topology_id)

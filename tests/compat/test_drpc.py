@@ -90,9 +90,8 @@ def test_requests_get_the_results_that_the_topology_gives_them(
         assert {status for status, _ in many} == {200}
         assert sorted(json.loads(text)["times"] for _, text in many) == [1, 2, 3, 4, 5, 6]
         assert {json.loads(text)["args"] for _, text in many} == {"a é/b"}
-        assert answered(("/drpc/count", "a é/b".encode())) == [
-            (200, json.dumps({"args": "a é/b", "times": 7}))
-        ]
+        result = answered(("/drpc/count", "a é/b".encode()))
+        assert result == [(200, json.dumps({"args": "a é/b", "times": 7}))]
         poison, silence = answered(("/drpc/count/poison", None), ("/drpc/count/silence", None))
         assert poison == (500, "count failed: see the topology's dead letters")
         assert silence == (500, "count gave no result")
@@ -121,10 +120,8 @@ def test_what_is_no_request_is_refused_at_once(
         assert ask(port, "/count/x")[0] == ask(port, "/", b"x")[0] == 404
         assert ask(port, "/drpc/count", b"x" * 101)[0] == 413
         assert ask(port, "/drpc/count", b"\xff") == (400, "the body is no UTF-8")
-        assert ask(port, "/drpc/count/x", token="guessed") == (
-            401,
-            "the Authorization header does not show the token",
-        )
+        result = ask(port, "/drpc/count/x", token="guessed")
+        assert result == (401, "the Authorization header does not show the token")
         assert ask(port, "/drpc-result/guessed", b"wrong") == (404, "nobody waits for it")
         assert ask(port, "/drpc-result/read-by-a-viewer", b"forged", token="")[0] == 401
         cluster.kill("test", 0)

@@ -107,28 +107,19 @@ def built(folder: Path, text: str | None = None, **more: Any) -> Any:
 def test_every_section_is_read(folder: Path) -> None:
     topology = built(folder, filter=str(folder / "words.properties"))
     lines, split, count = (topology.components[id] for id in ("lines", "split", "count"))
-    assert (lines.parallelism, lines.num_tasks, lines.conf) == (
-        2,
-        4,
-        {"topology.component.cpu.pcore.percent": 50},
-    )
-    assert (split.instance.suffix.text, split.instance.others, split.instance.upper) == (
-        "?!",
-        (7,),
-        True,
-    )
+    assert lines.parallelism == 2
+    assert lines.num_tasks == 4
+    assert lines.conf == {"topology.component.cpu.pcore.percent": 50}
+    assert split.instance.suffix.text == "?!"
+    assert split.instance.others == (7,)
+    assert split.instance.upper is True
     holder = split.instance.holder
     assert (holder.text, holder.more[0]) == (split.instance.suffix, [split.instance.suffix] * 2)
     assert split.instance.steps == [(1, holder), ()]
-    assert [each.grouping.kind for each in (*split.inputs, *count.inputs)] == [
-        "local_or_shuffle",
-        "fields",
-        "custom",
-    ]
-    assert (
-        count.inputs[0].grouping == Grouping("fields", ("word",))
-        and count.inputs[1].stream == "side"
-    )
+    result = [each.grouping.kind for each in (*split.inputs, *count.inputs)]
+    assert result == ["local_or_shuffle", "fields", "custom"]
+    assert count.inputs[0].grouping == Grouping("fields", ("word",))
+    assert count.inputs[1].stream == "side"
     done = complete_topology(topology, {"lines": [["a b"], ["a"]]})
     assert done.state("count") == {"A?!": 2, "B?!": 1}
 
@@ -141,9 +132,8 @@ def test_the_file_is_a_job_of_the_command_line(folder: Path) -> None:
     topology, modules = make_topology(job)
     assert set(topology.components) == {"lines", "split", "count"} and modules == ["fluxed"]
     (folder / "job.yaml").write_text("topology: fluxed:x\n")
-    with pytest.raises(
-        InvalidConfigError, match="--filter and --env-filter are for Flux documents"
-    ):
+    sentence = "--filter and --env-filter are for Flux documents"
+    with pytest.raises(InvalidConfigError, match=sentence):
         read_job_file(str(folder / "job.yaml"), substituted={"environment": True})
 
 
@@ -161,18 +151,13 @@ def test_properties_lists_and_the_environment_are_substituted_several_on_a_line(
     (folder / "words.yaml").write_text(
         "name: ${a}-${list[1]}-${ENV-WORDS_HOME}  # ${a}\nspouts: []\n# ${unknown}\n"
     )
-    assert (
-        read_flux(folder / "words.yaml", str(folder / "p"), environment=True)["name"] == "1-y-here"
-    )
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"words\.yaml, line 1: \$\{ENV-WORDS_HOME\} has no value; give --env-filter",
-    ):
+    result = read_flux(folder / "words.yaml", str(folder / "p"), environment=True)["name"]
+    assert result == "1-y-here"
+    sentence = r"words\.yaml, line 1: \$\{ENV-WORDS_HOME\} has no value; give --env-filter"
+    with pytest.raises(InvalidConfigError, match=sentence):
         read_flux(folder / "words.yaml", str(folder / "p"))
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"line 1: \$\{a\} has no value; give --filter FILE with a line for it",
-    ):
+    sentence = r"line 1: \$\{a\} has no value; give --filter FILE with a line for it"
+    with pytest.raises(InvalidConfigError, match=sentence):
         read_flux(folder / "words.yaml")
 
 
@@ -199,9 +184,8 @@ def test_includes_are_merged_and_override_says_who_wins(
 def test_a_topology_source_is_called_with_the_configuration(folder: Path) -> None:
     text = "name: x\nconfig: {spouts: 3}\ntopologySource: {className: fluxed.Source}\n"
     assert built(folder, text).components["lines"].parallelism == 3
-    with pytest.raises(
-        InvalidConfigError, match=r"other returned a NoneType; return builder\.build\(\)"
-    ):
+    sentence = r"other returned a NoneType; return builder\.build\(\)"
+    with pytest.raises(InvalidConfigError, match=sentence):
         built(folder, text.replace("fluxed.Source", "fluxed.Source, methodName: other"))
 
 
@@ -213,13 +197,10 @@ def test_shell_components_have_their_command_fields_and_streams(folder: Path) ->
     )
     count = built(folder, text).components["count"]
     assert isinstance(count.instance, ShellBolt) and count.instance.command == ["node", "c.js"]
-    assert {name: stream.fields for name, stream in count.streams.items()} == {
-        "default": ("word", "n"),
-        "odd": ("why",),
-    }
-    assert count.instance.settings == {"rate": 3} and count.conf == {
-        "topology.tick.tuple.freq.secs": 1
-    }
+    result = {name: stream.fields for name, stream in count.streams.items()}
+    assert result == {"default": ("word", "n"), "odd": ("why",)}
+    assert count.instance.settings == {"rate": 3}
+    assert count.conf == {"topology.tick.tuple.freq.secs": 1}
 
 
 @pytest.mark.parametrize(

@@ -273,9 +273,8 @@ class Twice(Down):
 
 def test_two_states_of_one_name_are_refused() -> None:
     bolt = ProcessorBolt(Twice(), key="id", outputs=["id", "low"])
-    with pytest.raises(
-        ReplayFailedError, match="there are two states 'low'; give each another name"
-    ):
+    sentence = "there are two states 'low'; give each another name"
+    with pytest.raises(ReplayFailedError, match=sentence):
         replay_locally(topology(bolt), {"sensors": [["a", 1, "x", 0]]})
 
 
@@ -437,7 +436,5 @@ def test_a_processor_of_pandas_gets_its_initial_state_as_a_frame() -> None:
         BegunOfFrames(), key="id", outputs=["id", "n"], frames=True, initial_state=initial_state
     )
     rows = [["a", 1, "x", 0], ["b", 1, "x", 0]]
-    assert complete_topology(topology(bolt), {"sensors": rows})["processor"] == [
-        ("a", 11),
-        ("b", 21),
-    ]
+    result = complete_topology(topology(bolt), {"sensors": rows})["processor"]
+    assert result == [("a", 11), ("b", 21)]

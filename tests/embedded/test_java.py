@@ -43,9 +43,8 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
 def test_an_old_java_home_gives_way_to_a_newer_one_on_the_path(tmp_path: Path) -> None:
     a_java(tmp_path / "home" / "bin", "11.0.2")
     on_path = a_java(tmp_path / "path", "17.0.1")
-    assert find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")}) == str(
-        on_path
-    )
+    result = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "path")})
+    assert result == str(on_path)
 
 
 def test_only_old_ones_are_an_error_that_names_them_and_the_package(tmp_path: Path) -> None:
@@ -55,9 +54,8 @@ def test_only_old_ones_are_an_error_that_names_them_and_the_package(tmp_path: Pa
 
 
 def test_no_java_is_one_line_that_says_what_to_install(tmp_path: Path) -> None:
-    with pytest.raises(
-        EmbeddedServerError, match=rf"none was found\): .*{DEBIAN_PACKAGE}\) or set JAVA_HOME"
-    ) as caught:
+    sentence = rf"none was found\): .*{DEBIAN_PACKAGE}\) or set JAVA_HOME"
+    with pytest.raises(EmbeddedServerError, match=sentence) as caught:
         find_java({"PATH": str(tmp_path)})
     assert "\n" not in str(caught.value)
 
@@ -89,9 +87,8 @@ def test_a_failed_installation_shows_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_java(tmp_path, monkeypatch, "echo a; echo 'E: no route to the archive' >&2; exit 100")
-    with pytest.raises(
-        EmbeddedServerError, match=r"apt-get update failed \(E: no route to the archive\)"
-    ):
+    sentence = r"apt-get update failed \(E: no route to the archive\)"
+    with pytest.raises(EmbeddedServerError, match=sentence):
         install_java(is_root=True)
 
 

@@ -129,9 +129,8 @@ def test_a_taken_port_is_named_with_the_key_that_chose_it(tmp_path: Path) -> Non
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(
-            EmbeddedServerError, match=rf"port {port} .*is taken.*sparkstorm\.embedded\.redis\.port"
-        ):
+        sentence = rf"port {port} .*is taken.*sparkstorm\.embedded\.redis\.port"
+        with pytest.raises(EmbeddedServerError, match=sentence):
             start_redis(tmp_path, password="x", port=port)
 
 
@@ -149,10 +148,8 @@ def test_a_password_that_could_break_the_settings_is_refused(tmp_path: Path) -> 
 
 def test_a_redis_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None:
     (tmp_path / "appendonly.aof").write_bytes(b"this is no append-only file\r\n" * 10)
-    with pytest.raises(
-        EmbeddedServerError,
-        match=r"(?s)embedded redis ended while starting.*redis\.log.*[Bb]ad file format",
-    ):
+    sentence = r"(?s)embedded redis ended while starting.*redis\.log.*[Bb]ad file format"
+    with pytest.raises(EmbeddedServerError, match=sentence):
         start_redis(tmp_path, password="x")
 
 
@@ -188,10 +185,8 @@ def test_the_packaged_server_comes_before_one_on_the_path_and_a_chosen_one_befor
     monkeypatch.setenv(CHOSEN_SERVER, str(fit))
     assert find_redis_binary() == str(fit)
     monkeypatch.setenv(CHOSEN_SERVER, str(tmp_path / "none"))
-    with pytest.raises(
-        EmbeddedServerError,
-        match=r"SPARKSTORM_REDIS_SERVER: .*none is no redis-server or valkey-server, 6\.2",
-    ):
+    sentence = r"SPARKSTORM_REDIS_SERVER: .*none is no redis-server or valkey-server, 6\.2"
+    with pytest.raises(EmbeddedServerError, match=sentence):
         find_redis_binary()
 
 
@@ -201,9 +196,8 @@ def test_without_a_package_the_newest_server_on_the_path_is_taken(tmp_path: Path
     for folder, version in zip(folders, ("6.2.14", "7.0.15", "7.0.16"), strict=True):
         folder.mkdir(parents=True)
         a_program(folder / "redis-server", f"echo 'Redis server v={version} sha=0'")
-    assert find_redis_binary(os.pathsep.join(map(str, folders))) == str(
-        tmp_path / "new" / "redis-server"
-    )
+    result = find_redis_binary(os.pathsep.join(map(str, folders)))
+    assert result == str(tmp_path / "new" / "redis-server")
 
 
 @pytest.mark.parametrize(
@@ -241,9 +235,8 @@ def test_an_old_or_broken_server_on_the_path_is_refused_with_the_mend(
 def test_a_users_redis_that_evicts_is_refused(own_redis: RedisServer) -> None:
     with own_redis.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
-        with pytest.raises(
-            InvalidConfigError, match="maxmemory-policy is allkeys-lru, it must be noeviction"
-        ):
+        sentence = "maxmemory-policy is allkeys-lru, it must be noeviction"
+        with pytest.raises(InvalidConfigError, match=sentence):
             check_redis_settings(client)
 
 

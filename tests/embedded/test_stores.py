@@ -61,9 +61,8 @@ def test_what_somebody_else_keeps_in_the_folder_is_neither_written_to_nor_delete
     (tmp_path / "redis").mkdir()
     (tmp_path / "redis" / "app.py").write_text("mine")
     conf = a_conf(tmp_path, storm__zookeeper__servers=["127.0.0.1:1"])
-    with pytest.raises(
-        InvalidConfigError, match=r"redis holds files that SparkStorm did not write"
-    ):
+    sentence = r"redis holds files that SparkStorm did not write"
+    with pytest.raises(InvalidConfigError, match=sentence):
         open_stores(conf)
     assert [path.name for path in (tmp_path / "redis").iterdir()] == ["app.py"]
 
@@ -83,10 +82,8 @@ def test_a_second_run_in_the_folder_is_refused_and_changes_nothing_of_the_first(
     with open_stores(conf) as first:
         settings = (tmp_path / "redis" / "redis.conf").read_bytes()
         connection = (tmp_path / "connection.json").read_bytes()
-        with pytest.raises(
-            EmbeddedServerError,
-            match=rf"redis is in use: .* process {os.getpid()}, which still runs; stop that",
-        ):
+        sentence = rf"redis is in use: .* process {os.getpid()}, which still runs; stop that"
+        with pytest.raises(EmbeddedServerError, match=sentence):
             open_stores(conf)
         assert (tmp_path / "redis" / "redis.conf").read_bytes() == settings
         assert (tmp_path / "connection.json").read_bytes() == connection

@@ -207,10 +207,8 @@ def test_a_server_that_ends_while_starting_shows_the_end_of_its_log(tmp_path: Pa
     process = start_tethered(
         "server", [sys.executable, "-c", "print('no such luck'); raise SystemExit(3)"], tmp_path
     )
-    with pytest.raises(
-        EmbeddedServerError,
-        match=r"embedded server ended while starting[^$]*server\.log[^$]*no such luck",
-    ):
+    sentence = r"embedded server ended while starting[^$]*server\.log[^$]*no such luck"
+    with pytest.raises(EmbeddedServerError, match=sentence):
         process.wait_ready(lambda: False, 10)
 
 
@@ -229,7 +227,6 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "server.lock").mkdir()
-    with pytest.raises(
-        EmbeddedServerError, match=f"could not be started in {tmp_path}: IsADirectoryError"
-    ):
+    sentence = f"could not be started in {tmp_path}: IsADirectoryError"
+    with pytest.raises(EmbeddedServerError, match=sentence):
         start_tethered("server", _SERVER, tmp_path)

@@ -68,14 +68,11 @@ def test_the_files_of_the_configuration_are_those_of_both_stores(made: Certifica
 
 
 def test_files_that_nothing_would_use_are_refused(made: Certificates) -> None:
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"sparkstorm\.tls\.\* is set and no connection is encrypted: write rediss://",
-    ):
+    sentence = r"sparkstorm\.tls\.\* is set and no connection is encrypted: write rediss://"
+    with pytest.raises(InvalidConfigError, match=sentence):
         check_addresses(a_conf(made, sparkstorm__redis__url="redis://127.0.0.1:1"))
-    with pytest.raises(
-        InvalidConfigError, match=r"storm\.zookeeper\.ssl\.enable is for your own ZooKeeper"
-    ):
+    sentence = r"storm\.zookeeper\.ssl\.enable is for your own ZooKeeper"
+    with pytest.raises(InvalidConfigError, match=sentence):
         check_addresses(
             a_conf(made, storm__zookeeper__servers=[], storm__zookeeper__ssl__enable=True)
         )
@@ -111,9 +108,8 @@ def test_a_key_with_a_password_is_refused_and_asks_nobody(
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIGH\n-----END ENCRYPTED PRIVATE KEY-----\n"
     )
     key.chmod(0o600)
-    with pytest.raises(
-        InvalidConfigError, match=r"client\.key is not the key of .*, or has a password"
-    ):
+    sentence = r"client\.key is not the key of .*, or has a password"
+    with pytest.raises(InvalidConfigError, match=sentence):
         replace(files_of(made), key=str(key)).check()
 
 
@@ -122,9 +118,8 @@ def test_redis_answers_over_tls_large_values_too(encrypted: RedisAddress) -> Non
         assert client.ping() is True
     link, large = Link(encrypted, 10), b"x" * 3_000_001
     try:
-        assert link.ask(
-            ("SET", "tls:large", large), ("GET", "tls:large"), ("DEL", "tls:large")
-        ) == [b"OK", large, 1]
+        result = link.ask(("SET", "tls:large", large), ("GET", "tls:large"), ("DEL", "tls:large"))
+        assert result == [b"OK", large, 1]
     finally:
         link.close()
 

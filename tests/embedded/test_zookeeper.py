@@ -116,9 +116,8 @@ def test_a_taken_port_is_named_with_the_key_that_chose_it(tmp_path: Path) -> Non
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(
-            EmbeddedServerError, match=rf"port {port} .*sparkstorm\.embedded\.zookeeper\.port"
-        ):
+        sentence = rf"port {port} .*sparkstorm\.embedded\.zookeeper\.port"
+        with pytest.raises(EmbeddedServerError, match=sentence):
             start_zookeeper(tmp_path, password="x", port=port)
 
 
@@ -126,9 +125,8 @@ def test_a_zookeeper_that_cannot_read_its_data_shows_why(tmp_path: Path) -> None
     data = tmp_path / "zookeeper-data"
     data.mkdir()
     (data / "version-2").write_text("this is no folder")
-    with pytest.raises(
-        EmbeddedServerError, match=r"(?s)embedded zookeeper ended while starting.*version-2"
-    ):
+    sentence = r"(?s)embedded zookeeper ended while starting.*version-2"
+    with pytest.raises(EmbeddedServerError, match=sentence):
         start_zookeeper(tmp_path, password="x")
 
 

@@ -51,9 +51,8 @@ def test_a_damaged_file_is_refused_by_name_and_line(tmp_path: Path, text: str, w
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InvalidConfigError, match=rf"sparkstorm\.racks\.file: .*racks.*{words}"):
         read_racks(str(file))
-    with pytest.raises(
-        InvalidConfigError, match=r"sparkstorm\.racks\.file: .*none cannot be read: No such file"
-    ):
+    sentence = r"sparkstorm\.racks\.file: .*none cannot be read: No such file"
+    with pytest.raises(InvalidConfigError, match=sentence):
         read_racks(str(tmp_path / "none"))
 
 

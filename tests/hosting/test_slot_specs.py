@@ -53,9 +53,8 @@ def test_the_first_death_costs_no_pause_early_ones_ever_more_and_a_long_life_for
 
 def test_slots_without_room_are_refused_before_anything_starts() -> None:
     slots = LocalSlots(SPEC, 5)
-    with pytest.raises(
-        SlotsUnavailableError, match="5 slots are wanted, but the nodes have only 4 ports"
-    ):
+    sentence = "5 slots are wanted, but the nodes have only 4 ports"
+    with pytest.raises(SlotsUnavailableError, match=sentence):
         slots.start()
     assert slots.running() == 0
 
@@ -84,10 +83,8 @@ def test_the_one_executor_of_a_local_master_is_never_lost(master: str, silence: 
 def test_executors_of_this_machine_find_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/users/own")
     root = str(Path(__file__).parents[2])
-    assert (
-        slot_conf(SparkConf(loadDefaults=False)).get("spark.executorEnv.PYTHONPATH")
-        == f"{root}:/users/own"
-    )
+    result = slot_conf(SparkConf(loadDefaults=False)).get("spark.executorEnv.PYTHONPATH")
+    assert result == f"{root}:/users/own"
 
 
 @pytest.mark.parametrize("name", ["spark.speculation", "spark.dynamicAllocation.enabled"])

@@ -66,10 +66,8 @@ def test_a_host_has_no_settings_of_whoever_made_it(
             .must("env", environment={"SPARKSTORM_CLUSTER": "/srv/own"})
             .splitlines()
         )
-    assert [each for each in found if "SPARK" in each] == [
-        "SPARK_LOCAL_DIRS=/srv/tmp",
-        "SPARKSTORM_CLUSTER=/srv/own",
-    ]
+    result = [each for each in found if "SPARK" in each]
+    assert result == ["SPARK_LOCAL_DIRS=/srv/tmp", "SPARKSTORM_CLUSTER=/srv/own"]
 
 
 def test_a_program_on_a_host_is_ended_by_its_own_signal(tmp_path: Path) -> None:

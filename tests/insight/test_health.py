@@ -126,10 +126,8 @@ def test_what_holds_a_spout_back_is_named() -> None:
     before, after = {"n:1": record(1000, **planted)}, {"n:1": record(2000, **planted)}
     found = culprits(loads(before, after))
     assert found[-1].sentence == "lines is held back 70% of the time (backlog), behind count"
-    assert (
-        sentence("words", (), None, found)
-        == "words runs at its limit: count is 99% busy on n:1 (task 2); 0 tuples/s"
-    )
+    result = sentence("words", (), None, found)
+    assert result == "words runs at its limit: count is 99% busy on n:1 (task 2); 0 tuples/s"
 
 
 def waited(
@@ -156,9 +154,8 @@ def sentence_of(before: StoreSnapshot, after: StoreSnapshot) -> str:
 
 def test_open_trees_that_wait_long_are_named_with_where_they_wait() -> None:
     found = examine("words", waited(1000, 400_000, 369_000), waited(3000, 423_000, 370_000), 1, 1)
-    assert not found.is_well and [(each.fault, each.component) for each in found.culprits] == [
-        (Fault.WAITING, "count")
-    ]
+    assert not found.is_well
+    assert [(each.fault, each.component) for each in found.culprits] == [(Fault.WAITING, "count")]
     assert found.sentence == (
         "words does not run well: 423,000 open trees wait for count, up to 370 s; 3.0 k tuples/s (last 2 s)"
     )

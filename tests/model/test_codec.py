@@ -293,9 +293,8 @@ def test_numpy_values_that_were_not_normalised_are_refused_with_the_call_that_me
     "key", [(1, 2), frozenset(), 1j, Level.LOW], ids=lambda key: type(key).__name__
 )
 def test_mapping_keys_are_scalars(key: Any) -> None:
-    with pytest.raises(
-        CodecError, match=f"a mapping key of type {type(key).__name__}; keys are text"
-    ):
+    sentence = f"a mapping key of type {type(key).__name__}; keys are text"
+    with pytest.raises(CodecError, match=sentence):
         CODEC.normalise({key: 1})
 
 

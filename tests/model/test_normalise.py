@@ -47,12 +47,10 @@ def test_parallelism_is_made_definite(
 
 
 def test_the_cluster_keeps_its_own_keys_and_repeating_them_is_fine() -> None:
-    assert check_own_conf({"storm.local.dir": "here", "topology.workers": 2}, CLUSTER, "wc") == {
-        "topology.workers": 2
-    }
-    with pytest.raises(
-        InvalidConfigError, match=r"configuration of wc: storm\.local\.dir belongs to the cluster"
-    ):
+    result = check_own_conf({"storm.local.dir": "here", "topology.workers": 2}, CLUSTER, "wc")
+    assert result == {"topology.workers": 2}
+    sentence = r"configuration of wc: storm\.local\.dir belongs to the cluster"
+    with pytest.raises(InvalidConfigError, match=sentence):
         check_own_conf({"storm.local.dir": "there"}, CLUSTER, "wc")
 
 
@@ -67,9 +65,8 @@ def test_the_stored_settings_are_whole_and_hold_no_secret_of_the_cluster() -> No
 
 @pytest.mark.parametrize("workers", [None, 0, -1, "2", True])
 def test_workers_are_a_whole_number_from_one(workers: object) -> None:
-    with pytest.raises(
-        InvalidConfigError, match=r"There is no topology\.workers in configuration of wc-1-1"
-    ):
+    sentence = r"There is no topology\.workers in configuration of wc-1-1"
+    with pytest.raises(InvalidConfigError, match=sentence):
         validate_sizes({"topology.workers": workers}, "wc-1-1")
 
 

@@ -29,14 +29,8 @@ def test_an_outline_has_the_systems_components_and_every_task() -> None:
     assert {name: part.kind for name, part in outline.components.items()} == {
         "__acker": "system", "lines": "spout", "split": "bolt",
     }  # fmt: skip
-    assert outline.component_by_task == {
-        1: "__acker",
-        2: "__acker",
-        3: "lines",
-        4: "split",
-        5: "split",
-        6: "split",
-    }
+    result = outline.component_by_task
+    assert result == {1: "__acker", 2: "__acker", 3: "lines", 4: "split", 5: "split", 6: "split"}
     assert outline.executors_by_component == {"__acker": 2, "lines": 1, "split": 2}
     kinds = {task: info.kind for task, info in outline.task_infos().items()}
     assert kinds == {1: "bolt", 2: "bolt", 3: "spout", 4: "bolt", 5: "bolt", 6: "bolt"}

@@ -115,10 +115,8 @@ def test_every_missing_field_is_named() -> None:
 def test_a_wrong_field_of_a_nested_record_is_named() -> None:
     whole = json.loads(encode_record(BASE))
     whole["pending"]["rebalance"]["num_workers"] = "three"
-    with pytest.raises(
-        StoreInconsistentError,
-        match=r"^/storms/wc: pending\.rebalance\.num_workers: expected an integer",
-    ):
+    sentence = r"^/storms/wc: pending\.rebalance\.num_workers: expected an integer"
+    with pytest.raises(StoreInconsistentError, match=sentence):
         decode_record(TopologyBase, json.dumps(whole).encode(), "/storms/wc")
 
 

@@ -69,9 +69,8 @@ def test_an_outcome_reads_back_with_its_plan() -> None:
     assert outcome.plan and outcome.plan.movement.moved == (
         (ExecutorId(1, 1), WorkerSlot("n", 1), WorkerSlot("n", 2)),
     )
-    assert [state for state in OutcomeState if not Outcome(ID, state, 0).is_final] == [
-        OutcomeState.ACCEPTED
-    ]
+    result = [state for state in OutcomeState if not Outcome(ID, state, 0).is_final]
+    assert result == [OutcomeState.ACCEPTED]
 
 
 @pytest.mark.parametrize(

@@ -142,9 +142,8 @@ def test_a_cell_that_is_not_tagged_is_its_own_value(cell: Any) -> None:
     ids=lambda text: text[:20],
 )
 def test_tagged_text_that_was_not_written_so_is_refused_in_one_sentence(text: str) -> None:
-    with pytest.raises(
-        CodecError, match=r"is no (value as SparkStorm writes it|tagged text)"
-    ) as caught:
+    sentence = r"is no (value as SparkStorm writes it|tagged text)"
+    with pytest.raises(CodecError, match=sentence) as caught:
         read_value(MARK + text)
     assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 

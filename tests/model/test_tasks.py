@@ -66,20 +66,16 @@ def test_tasks_are_numbered_from_one_by_component_id() -> None:
     ],
 )
 def test_more_tasks_than_memory_could_hold_are_refused(conf: dict[str, int]) -> None:
-    with pytest.raises(
-        InvalidConfigError,
-        match=r"component '\w+' asks for \d+ tasks; a topology has at most 100,000 \(",
-    ):
+    sentence = r"component '\w+' asks for \d+ tasks; a topology has at most 100,000 \("
+    with pytest.raises(InvalidConfigError, match=sentence):
         number_tasks(topology(a=1, b=1), conf)
 
 
 def test_ackers_are_components_like_others_and_come_first_by_their_name() -> None:
     made = number_tasks(topology(a=1), {"topology.acker.executors": 2})
     assert made == {1: ACKER, 2: ACKER, 3: "a"}
-    assert (
-        system_topology(topology(a=1), {"topology.acker.executors": 2}).components[ACKER].kind
-        == "system"
-    )
+    result = system_topology(topology(a=1), {"topology.acker.executors": 2}).components[ACKER].kind
+    assert result == "system"
 
 
 @pytest.mark.parametrize(
@@ -164,11 +160,8 @@ def test_a_cap_on_tasks_also_caps_executors() -> None:
 
 
 def test_a_component_of_unknown_parallelism_gets_an_executor_per_task() -> None:
-    assert compute_executors({1: "a", 2: "a", 3: "b"}, {"b": 1}) == [
-        ExecutorId(1, 1),
-        ExecutorId(2, 2),
-        ExecutorId(3, 3),
-    ]
+    result = compute_executors({1: "a", 2: "a", 3: "b"}, {"b": 1})
+    assert result == [ExecutorId(1, 1), ExecutorId(2, 2), ExecutorId(3, 3)]
 
 
 # -- cells
@@ -229,7 +222,6 @@ def test_a_topology_that_cannot_be_cut_is_refused_in_a_sentence(
     component_by_task = dict.fromkeys(range(1, tasks + 1), "b")
     if cells == 4:
         component_by_task |= {9: "c"}
-    with pytest.raises(
-        InvalidConfigError, match=rf"^topology\.cells: words is to lie in .*{words}"
-    ):
+    sentence = rf"^topology\.cells: words is to lie in .*{words}"
+    with pytest.raises(InvalidConfigError, match=sentence):
         check_cells("words", cells, component_by_task, {"b": executors}, workers)

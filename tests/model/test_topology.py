@@ -56,11 +56,8 @@ def components_of(made: Topology) -> set[frozenset[str]]:
 
 
 def test_a_graph_without_cycles_has_every_component_by_itself() -> None:
-    assert components_of(topology(spout("s"), bolt("a", "s"), bolt("b", "s", "a"))) == {
-        frozenset("s"),
-        frozenset("a"),
-        frozenset("b"),
-    }
+    result = components_of(topology(spout("s"), bolt("a", "s"), bolt("b", "s", "a")))
+    assert result == {frozenset("s"), frozenset("a"), frozenset("b")}
 
 
 def test_cycles_are_found_nested_joined_and_apart() -> None:
@@ -133,9 +130,8 @@ def test_a_component_that_is_kept_under_another_id_is_still_checked() -> None:
 
 
 def test_a_topology_without_a_spout_is_refused() -> None:
-    with pytest.raises(
-        InvalidTopologyError, match=r"needs at least one spout; add one with set_spout"
-    ):
+    sentence = r"needs at least one spout; add one with set_spout"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         validate(topology(bolt("b", "b")))
 
 
@@ -143,7 +139,6 @@ def test_a_spout_with_inputs_is_refused() -> None:
     odd = Component(
         "t", "spout", None, streams={}, inputs=(Subscription("s", "default", Grouping("shuffle")),)
     )
-    with pytest.raises(
-        InvalidTopologyError, match="spout 't' may not declare inputs; make it a bolt or drop them"
-    ):
+    sentence = "spout 't' may not declare inputs; make it a bolt or drop them"
+    with pytest.raises(InvalidTopologyError, match=sentence):
         validate(topology(spout("s"), odd))

@@ -181,9 +181,8 @@ def test_a_registered_value_has_the_fields_that_were_sent_whatever_its_construct
         assert found == sent
     assert (found[0].reading, found[0].looks, found[0].unit) == (5, 7, "kWh")
     meter.reading = -1
-    with pytest.raises(
-        CodecError, match=r"of type .*Meter that cannot be read back: .*a negative reading"
-    ):
+    sentence = r"of type .*Meter that cannot be read back: .*a negative reading"
+    with pytest.raises(CodecError, match=sentence):
         CODEC.normalise(meter)
 
 
@@ -260,10 +259,8 @@ def test_a_name_that_registers_nothing_is_refused(name: str, said: str) -> None:
 
 
 def test_a_class_beside_the_components_is_refused_before_it_becomes_several() -> None:
-    with pytest.raises(
-        InvalidConfigError,
-        match="'shop' defines components and travels by value; put the class into another module",
-    ):
+    sentence = "'shop' defines components and travels by value; put the class into another module"
+    with pytest.raises(InvalidConfigError, match=sentence):
         check_serializers(["shop:Order"], ["shop"])
     check_serializers(["shop_values:Order"], ["shop"])
 

@@ -32,27 +32,19 @@ PRESSURE = ("tests/worker/test_backpressure.py", *COMMITS)
 POISON = ("tests/worker/test_survival.py", "tests/worker/test_hostile_bytes.py", *COMMITS)
 
 _COMMIT, _CLAIM = "data_plane/transport/commit.lua", "data_plane/transport/claim.lua"
-_BUILDER, _EPOCH, _INBOX = (
-    "data_plane/worker/epoch_commit.py",
-    "data_plane/worker/epoch.py",
-    "data_plane/worker/tasks/inbox.py",
-)
-_ACKER, _HELD_INPUTS, _HELD = (
-    "data_plane/worker/tasks/acker_task.py",
-    "data_plane/worker/tasks/held_inputs.py",
-    "data_plane/task_kit/held.py",
-)
-_JOURNAL, _LEDGER = (
-    "data_plane/task_kit/journal.py",
-    "data_plane/acking/ledger.py",
-)
+_BUILDER = "data_plane/worker/epoch_commit.py"
+_EPOCH = "data_plane/worker/epoch.py"
+_INBOX = "data_plane/worker/tasks/inbox.py"
+_ACKER = "data_plane/worker/tasks/acker_task.py"
+_HELD_INPUTS = "data_plane/worker/tasks/held_inputs.py"
+_HELD = "data_plane/task_kit/held.py"
+_JOURNAL = "data_plane/task_kit/journal.py"
+_LEDGER = "data_plane/acking/ledger.py"
 _BATCHES = "data_plane/acking/tree_batches.py"
-_PENDING, _LOCAL, _COMMITS, _SPOUT = (
-    "data_plane/acking/pending.py",
-    "data_plane/transport/local.py",
-    "data_plane/worker/commits.py",
-    "data_plane/worker/tasks/spout_task.py",
-)
+_PENDING = "data_plane/acking/pending.py"
+_LOCAL = "data_plane/transport/local.py"
+_COMMITS = "data_plane/worker/commits.py"
+_SPOUT = "data_plane/worker/tasks/spout_task.py"
 
 MUTANTS = (
     # the four that no test saw once

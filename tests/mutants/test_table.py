@@ -24,8 +24,6 @@ def test_a_mutant_applies(mutant: Mutant) -> None:
 
 def test_a_line_that_is_gone_is_said() -> None:
     mutant = MUTANTS[0]._replace(old="no such line")
-    with pytest.raises(
-        LookupError,
-        match=r"has the line 'no such line' 0 times: bring tests/mutants/table.py up to date",
-    ):
+    sentence = r"has the line 'no such line' 0 times: bring tests/mutants/table.py up to date"
+    with pytest.raises(LookupError, match=sentence):
         applied(mutant, "text\n")

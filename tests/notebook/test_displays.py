@@ -82,11 +82,9 @@ def test_a_topology_is_its_graph_and_a_row_for_each_component() -> None:
     builder.set_spout("lines", FeederSpout(["line"]))
     builder.set_bolt("split", Split(), 3).shuffle_grouping("lines")
     found = shown(builder.build())
-    assert (
-        {"svg", "table"} <= {*found.tags}
-        and "lines (shuffle)" in found.texts
-        and "bolt ×3" in found.texts
-    )
+    assert {"svg", "table"} <= {*found.tags}
+    assert "lines (shuffle)" in found.texts
+    assert "bolt ×3" in found.texts
 
 
 def test_a_running_topology_is_its_health_its_load_and_its_counts(run: Watched) -> None:
@@ -112,12 +110,10 @@ def test_a_running_topology_is_its_health_its_load_and_its_counts(run: Watched) 
 
 def test_rates_are_lines_once_they_were_read_three_times(run: Watched) -> None:
     view = run.sampler.topology("words")
-    assert "polyline" in view_html(
-        view, {"pending": [1, None, 2, 3]}
-    ) and "polyline" not in view_html(view, {"pending": [1, 2, None]})
-    assert 'points="0.0,23.0 60.0,12.0 120.0,1.0"' in sparkline(
-        [0.0, 5.0, 10.0]
-    ) and "0.0,23.0 " in sparkline([0.0, 0.0])
+    assert "polyline" in view_html(view, {"pending": [1, None, 2, 3]})
+    assert "polyline" not in view_html(view, {"pending": [1, 2, None]})
+    assert 'points="0.0,23.0 60.0,12.0 120.0,1.0"' in sparkline([0.0, 5.0, 10.0])
+    assert "0.0,23.0 " in sparkline([0.0, 0.0])
 
 
 def test_a_cluster_and_a_simulated_one_are_their_topologies_and_hosts(run: Watched) -> None:
@@ -141,14 +137,8 @@ def test_a_plan_names_what_moves_begins_ends_and_finds_no_slot() -> None:
     )
     found = shown(plan)
     assert " plan for w-1-1: 1 to 2 workers, 1 executor stays" in found.texts
-    assert [
-        text for text in found.texts if text in ("moves", "begins", "ends", "finds no slot")
-    ] == [
-        "begins",
-        "moves",
-        "ends",
-        "finds no slot",
-    ]
+    result = [text for text in found.texts if text in ("moves", "begins", "ends", "finds no slot")]
+    assert result == ["begins", "moves", "ends", "finds no slot"]
 
 
 def test_failures_and_letters_show_their_text_and_nothing_of_it_is_markup() -> None:
@@ -158,24 +148,19 @@ def test_failures_and_letters_show_their_text_and_nothing_of_it_is_markup() -> N
     letter = DeadLetter(failure, "lines", 1, "default", ("word",), (HOSTILE,), 4)
     for value in (failure, FailureGroup(Cause("count", HOSTILE, "a.py:1"), 3, failure), letter):
         found = shown(value)
-        assert (
-            HOSTILE in found.texts
-            and f"File {HOSTILE}" in found.texts
-            and "traceback" in found.texts
-        )
-    assert repr(HOSTILE) in shown(letter).texts and any(
-        "given up after 4 tries" in each for each in shown(letter).texts
-    )
+        assert HOSTILE in found.texts
+        assert f"File {HOSTILE}" in found.texts
+        assert "traceback" in found.texts
+    assert repr(HOSTILE) in shown(letter).texts
+    assert any("given up after 4 tries" in each for each in shown(letter).texts)
 
 
 def test_a_health_record_is_its_sentence_and_what_is_at_fault() -> None:
     culprits = (Culprit(Fault.SLOW, "count", "count is 99% busy"),)
     found = shown(Health("w", "w does not run well", culprits, (), (), None, {}, 1, 1, ()))
-    assert (
-        " w does not run well" in found.texts
-        and "count is 99% busy" in found.texts
-        and "slow" in found.texts
-    )
+    assert " w does not run well" in found.texts
+    assert "count is 99% busy" in found.texts
+    assert "slow" in found.texts
 
 
 class Counted:
@@ -212,10 +197,8 @@ def test_a_value_is_shown_again_in_its_place_until_it_is_gone(
     monkeypatch.setattr("IPython.display.display", display)
     monkeypatch.setitem(BY_TYPE, (Counted.__module__, "Counted"), Counted.html)
     live(Counted(), seconds=10, every=2.5, pause=pauses.append)
-    assert (
-        place.shown[:3] == ["<p>1</p>", "<p>2</p>", "<p>3</p>"]
-        and "words-1 is &lt;gone&gt;" in place.shown[3]
-    )
+    assert place.shown[:3] == ["<p>1</p>", "<p>2</p>", "<p>3</p>"]
+    assert "words-1 is &lt;gone&gt;" in place.shown[3]
     assert len(place.shown) == 4 and pauses == [2.5] * 3
 
     def interrupt(_: float) -> None:

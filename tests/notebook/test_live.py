@@ -33,9 +33,8 @@ def test_a_look_has_every_supervisor_slot_executor_and_task() -> None:
     }
     assert {row["slot"]: row["up_secs"] for row in slots.rows if row["state"]} == up_secs
     assert sorted(look.executors().column("executor")) == sorted(map(str, bench.slots(topology_id)))
-    assert look.tasks().column("task") == list(range(1, 14)) and None not in look.tasks().column(
-        "slot"
-    )
+    assert look.tasks().column("task") == list(range(1, 14))
+    assert None not in look.tasks().column("slot")
     assert "RUNNING" in look.picture(title="now").text
 
 
@@ -68,9 +67,8 @@ def test_two_looks_tell_what_moved_and_who_is_gone() -> None:
     bench.service.rebalance("wc", RebalanceOptions(3), wait_secs=0)
     bench.advance(2)
     after, now = inspector.look(), bench.slots(topology_id)
-    assert {row["executor"] for row in after.moved_since(before).rows} == {
-        str(each) for each in now if now[each] != was[each]
-    }
+    result = {row["executor"] for row in after.moved_since(before).rows}
+    assert result == {str(each) for each in now if now[each] != was[each]}
     lost = next(iter(now.values())).node
     bench.supervisors[lost].die()
     bench.advance(60)
@@ -135,10 +133,8 @@ def test_the_tree_is_told_node_by_node_without_signatures() -> None:
     rows = {row["path"]: row for row in inspector_of(bench).tree().rows}
     assert rows[f"/assignments/{topology_id}"]["begins"].startswith('{"code_by_slot"')
     assert not any(row["begins"].startswith("sparkstorm-2") for row in rows.values())
-    assert set(inspector_of(bench).tree("/supervisors").column("path")) == {
-        "/supervisors/node-0",
-        "/supervisors/node-1",
-    }
+    result = set(inspector_of(bench).tree("/supervisors").column("path"))
+    assert result == {"/supervisors/node-0", "/supervisors/node-1"}
 
 
 def test_waiting_for_what_never_comes_ends_with_what_was_seen() -> None:

@@ -8,12 +8,10 @@ def test_a_table_is_html_with_its_rows_escaped() -> None:
         [{"node_id": "<b>n1</b>", "used": 2}, {"node_id": "n2", "share": 0.25}], "nodes & <co>"
     )._repr_html_()
     assert html.count("<tr>") == 3 and "<b>" not in html and "&lt;b&gt;n1" in html
-    assert (
-        "nodes &amp; &lt;co&gt;" in html
-        and "<th" in html
-        and ">node id<" in html
-        and ">0.25<" in html
-    )
+    assert "nodes &amp; &lt;co&gt;" in html
+    assert "<th" in html
+    assert ">node id<" in html
+    assert ">0.25<" in html
 
 
 def test_a_table_is_text_in_columns() -> None:

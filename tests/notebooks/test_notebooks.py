@@ -64,18 +64,15 @@ def test_live_assignments_shows_a_rebalance_and_a_lost_supervisor(
     for picture in pictures:
         ElementTree.fromstring("".join(picture))
     assert line.count(": version ") >= 3 and line.count("words, RUNNING") >= 9
-    assert (first.count("(moved)"), first.count(">gone<")) == (0, 0) and first.count(
-        "<title>RUNNING"
-    ) == 3
+    assert (first.count("(moved)"), first.count(">gone<")) == (0, 0)
+    assert first.count("<title>RUNNING") == 3
     assert rebalanced.count("(moved)") == 7, (
         "of nine executors that are new or elsewhere, two have the tasks that were there"
     )
     assert rebalanced.count("<title>RUNNING") == 6
-    assert (
-        survived.count(">gone<") == 1
-        and 0 < survived.count("(moved)") < 9
-        and survived.count("<title>RUNNING") == 6
-    )
+    assert survived.count(">gone<") == 1
+    assert 0 < survived.count("(moved)") < 9
+    assert survived.count("<title>RUNNING") == 6
     tables = [
         output.data["text/plain"] for output in outputs if "text/html" in output.get("data", {})
     ]
@@ -181,9 +178,8 @@ def test_history_to_live_has_no_gap_and_no_duplicate_at_the_seam(
         if "history and live" in output.get("data", {}).get("text/plain", "")
     ]
     rows = [line.split() for line in tables[0].splitlines()[2:]]
-    assert len(rows) == 7 and all(
-        int(row[1]) + int(row[2]) == int(row[3]) and row[4] == "0" for row in rows
-    )
+    assert len(rows) == 7
+    assert all(int(row[1]) + int(row[2]) == int(row[3]) and row[4] == "0" for row in rows)
     assert "history, then live" in comparison
 
 

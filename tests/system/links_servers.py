@@ -136,10 +136,8 @@ class _Keeper(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         server: Any = self.server
-        body, key = (
-            json.loads(self.rfile.read(int(self.headers["Content-Length"]))),
-            self.headers["Idempotency-Key"],
-        )
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        key = self.headers["Idempotency-Key"]
         with server.lock:
             if key not in server.keys:
                 os.write(server.file, json.dumps([key, body]).encode() + b"\n")
@@ -155,10 +153,8 @@ def _serve_http(folder: Path, port: int) -> None:
     kept = folder / "bodies.jsonl"
     kept.touch()
     server: Any = ThreadingHTTPServer(("127.0.0.1", port), _Keeper)
-    server.lock, server.keys = (
-        threading.Lock(),
-        {json.loads(line)[0] for line in kept.read_text().splitlines()},
-    )
+    server.lock = threading.Lock()
+    server.keys = {json.loads(line)[0] for line in kept.read_text().splitlines()}
     server.file = os.open(kept, os.O_WRONLY | os.O_APPEND)
     server.serve_forever()
 

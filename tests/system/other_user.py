@@ -18,14 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-CHUNK_REQUEST, CHUNK_SUCCESS, RPC_REQUEST, RPC_RESPONSE, STREAM_REQUEST, STREAM_RESPONSE = (
-    0,
-    1,
-    3,
-    4,
-    6,
-    7,
-)
+CHUNK_REQUEST = 0
+CHUNK_SUCCESS = 1
+RPC_REQUEST = 3
+RPC_RESPONSE = 4
+STREAM_REQUEST = 6
+STREAM_RESPONSE = 7
 MOST_BLOCKS = 6
 MOST_BYTES = 1 << 24
 NOBODY = 65534

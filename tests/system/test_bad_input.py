@@ -183,9 +183,8 @@ def test_a_good_bolt_sees_every_number_once_and_its_prints_are_in_the_workers_lo
 def test_a_bolt_that_raises_on_prepare_ends_the_run_with_its_words_and_log(
     run: Callable[..., int], cluster: Cluster
 ) -> None:
-    with pytest.raises(
-        WorkerFailedError, match=r"(?s)could not be prepared: ValueError: no table of that name"
-    ):
+    sentence = r"(?s)could not be prepared: ValueError: no table of that name"
+    with pytest.raises(WorkerFailedError, match=sentence):
         run("prepare")
     assert cluster.service.summaries() == []
 
@@ -211,9 +210,8 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
     )
     assert "50 tuples, the first [" in causes[0]
     assert "tuples are parked; they are written to" in said.partition("the first causes")[0]
-    assert sorted(letter.values for _, letter in read_dead_letters(file)) == [
-        (number,) for number in range(50)
-    ]
+    result = sorted(letter.values for _, letter in read_dead_letters(file))
+    assert result == [(number,) for number in range(50)]
     assert stored_in(cluster.stores.connection.redis, "bad-every") == {file.parent.name: 50}, (
         "they outlive the run in Redis as well"
     )
@@ -222,10 +220,8 @@ def test_a_bolt_that_raises_on_every_tuple_parks_them_all_under_one_cause_and_th
 def test_a_bolt_that_fails_on_most_inputs_is_paused_and_the_run_says_why_and_keeps_the_rest(
     run: Callable[..., int], cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(
-        TopologyPausedError,
-        match=r"bolt 'bad' is paused: .* ValueError: cannot stand \d+ .*`sparkstorm activate",
-    ):
+    sentence = r"bolt 'bad' is paused: .* ValueError: cannot stand \d+ .*`sparkstorm activate"
+    with pytest.raises(TopologyPausedError, match=sentence):
         run("every", Numbers(3000), topology_max_retries=1)
     assert "is kept as it stands; the same command goes on with it" in capsys.readouterr().out
     (summary,) = cluster.service.summaries()
@@ -265,9 +261,8 @@ def test_a_tuple_that_does_harm_is_parked_and_all_others_are_exact(
 def test_a_spout_that_kills_its_worker_again_and_again_ends_the_run_with_the_log(
     run: Callable[..., int],
 ) -> None:
-    with pytest.raises(
-        WorkerFailedError, match=r"(?s)died 6 times.*the spout of this test ends its process"
-    ):
+    sentence = r"(?s)died 6 times.*the spout of this test ends its process"
+    with pytest.raises(WorkerFailedError, match=sentence):
         run("good", Suicidal(5))
 
 
@@ -276,9 +271,8 @@ def test_taken_ports_are_named_and_nothing_is_left_running(
 ) -> None:
     taken = cluster.stores.connection.redis.port
     conf = merge({"storm.local.dir": str(tmp_path), "sparkstorm.embedded.redis.port": taken})
-    with pytest.raises(
-        EmbeddedServerError, match=rf"port {taken} .*is taken.*sparkstorm\.embedded\.redis\.port"
-    ):
+    sentence = rf"port {taken} .*is taken.*sparkstorm\.embedded\.redis\.port"
+    with pytest.raises(EmbeddedServerError, match=sentence):
         Cluster.open(conf, cluster.sc).__enter__()
     assert not list(tmp_path.glob("*/*.pid"))
 
@@ -308,9 +302,8 @@ def test_an_open_redis_on_another_host_is_refused_before_anything_starts(
     conf = merge(
         {"storm.local.dir": str(tmp_path), "sparkstorm.redis.url": "redis://redis.invalid"}
     )
-    with pytest.raises(
-        InvalidConfigError, match=r"redis\.invalid:6379 is not on loopback and has no password"
-    ):
+    sentence = r"redis\.invalid:6379 is not on loopback and has no password"
+    with pytest.raises(InvalidConfigError, match=sentence):
         Cluster.open(conf, cluster.sc).__enter__()
 
 

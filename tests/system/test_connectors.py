@@ -160,10 +160,8 @@ class Servers:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
         }
-        consumer, found = (
-            Consumer({"bootstrap.servers": self.kafka.address, **own}),
-            Counter[tuple[str, int]](),
-        )
+        consumer = Consumer({"bootstrap.servers": self.kafka.address, **own})
+        found = Counter[tuple[str, int]]()
         ended = set[int | None]()
         consumer.assign([TopicPartition("out", p, 0) for p in range(2)])
         while len(ended) < 2:

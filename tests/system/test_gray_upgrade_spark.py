@@ -358,10 +358,8 @@ def test_ten_upgrades_in_a_row_with_a_topology_master_and_one_bad_in_the_middle(
                 handle.topology_id
             ) == UpgradeState(None), n
         (error,) = handle.errors("__topology_master")
-        assert (
-            "component 'split' fails" in error.text
-            and "% of its tuples in upgraded workers, 0.00 % in the others" in error.text
-        )
+        assert "component 'split' fails" in error.text
+        assert "% of its tuples in upgraded workers, 0.00 % in the others" in error.text
         require_exact_end(terminals, handle, "gate", {f"$u{n}" for n in range(11)})
         assert handle.progress().parked == 0
     assert terminals.stop() == 0

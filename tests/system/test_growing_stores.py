@@ -95,11 +95,8 @@ def test_a_cluster_grows_from_one_store_to_three_without_stopping(drivers: Growi
         drivers.wait(lambda: cluster.find("alpha") is None, "the end of alpha")
         handles = {each.name: each for each in cluster.topologies()}
         bases = {name: cluster.state.read_base(each.topology_id) for name, each in handles.items()}
-        assert {name: base.store if base else None for name, base in bases.items()} == {
-            "beta": "",
-            "gamma": "second",
-            "delta": "third",
-        }
+        result = {name: base.store if base else None for name, base in bases.items()}
+        assert result == {"beta": "", "gamma": "second", "delta": "third"}
         for name, each in handles.items():
             (drivers.folder / f"gate-{name}").touch()
             drivers.run("follow", name)

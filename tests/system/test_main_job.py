@@ -146,10 +146,8 @@ def test_counts_are_exact_progress_is_shown_and_nothing_is_left(
     assert "keys, " in said and "results are in " in said and "logs are in " in said
     assert "Traceback" not in said
     logs = run.folder / "storm-local" / "logs"
-    assert {path.name for path in logs.glob("slot-*.log")} == {
-        "slot-node-1-6700.log",
-        "slot-node-2-6700.log",
-    }
+    result = {path.name for path in logs.glob("slot-*.log")}
+    assert result == {"slot-node-1-6700.log", "slot-node-2-6700.log"}
     assert not (run.folder / "storm-local" / "redis").exists()
 
 
@@ -201,10 +199,8 @@ def test_an_interrupted_run_drains_and_the_next_one_goes_on_to_exact_counts(
     # as a terminal does: the launcher, the driver, all of the group
     os.killpg(run.pid, signal.SIGINT)
     assert run.wait() == 130
-    assert (
-        "stopping: sources rest" in run.output()
-        and "stopped; every tree is settled" in run.output()
-    )
+    assert "stopping: sources rest" in run.output()
+    assert "stopped; every tree is settled" in run.output()
     so_far = run.output().partition("results so far:")[2]
     assert "keys, the sum of their values is" in so_far
     duties = run.folder / "storm-local" / "logs" / "slot-node-1-6700.log"

@@ -112,12 +112,10 @@ def look(folder: Path) -> None:
         handle = cluster.topology("many")
         with contextlib.closing(handle.tail("split", "numbers", seconds=LIMIT_S)) as rows:
             sample = next(each for each in rows if each is not None)
-        assert (
-            sample.values["even"] is (sample.values["n"] % 2 == 0) and sample.task in handle.tasks()
-        )
-        with pytest.raises(
-            ValueError, match="component 'split' has no stream 'odd'; it has default, numbers"
-        ):
+        assert sample.values["even"] is (sample.values["n"] % 2 == 0)
+        assert sample.task in handle.tasks()
+        sentence = "component 'split' has no stream 'odd'; it has default, numbers"
+        with pytest.raises(ValueError, match=sentence):
             handle.tail("split", "odd")
         assert handle.frame("count").shape[1] == handle.state_frame("count").shape[1] == 3
     with (

@@ -191,8 +191,7 @@ def test_another_user_gets_nothing_and_no_secret_lies_in_clear(run: MainJob) -> 
     check_stores(at)
 
     # what root sees: the connection file, and the one password that Redis itself needs
-    assert {place for place in holding(run.folder, secrets) if place[0] != "connection.json"} == {
-        ("redis.conf", "redis")
-    }
+    result = {place for place in holding(run.folder, secrets) if place[0] != "connection.json"}
+    assert result == {("redis.conf", "redis")}
     environments = b"".join(map(environment_of, pids))
     assert [name for name, secret in secrets.items() if secret.encode() in environments] == []

@@ -109,9 +109,8 @@ def test_two_topologies_keep_to_their_own_store_and_are_exact(
     corpus.write_text("".join(f"word{n % 97} {n % 13} the quick fox\n" for n in range(400)))
     topology = build([str(corpus)], str(gate))
 
-    with pytest.raises(
-        InvalidConfigError, match=r"names the store 'third'; the cluster's stores are near, far"
-    ):
+    sentence = r"names the store 'third'; the cluster's stores are near, far"
+    with pytest.raises(InvalidConfigError, match=sentence):
         cluster.submit("lost", topology, {**OWN, "topology.redis.store": "third"})
     first = cluster.submit("first", topology, OWN)
     second = cluster.submit("second", topology, OWN)
@@ -160,7 +159,6 @@ def test_two_topologies_keep_to_their_own_store_and_are_exact(
     # A late heartbeat of an ended topology is swept by an end in every store, for the sweep does not
     # know which one it had: a tombstone of it may be in the other one too.
     left = {name: names_in(server) for name, server in servers.items()}
-    assert {name for found in left.values() for each in found.values() for name in each} == {
-        "ended"
-    }
+    result = {name for found in left.values() for each in found.values() for name in each}
+    assert result == {"ended"}
     assert left["near"].keys() >= {"first", "lost"} and left["far"].keys() >= {"second", "lost"}
