@@ -96,6 +96,15 @@ def test_within_the_band_nothing_changes() -> None:
     assert part_of(found, "split").why.endswith("60% of 1 executor is within 40% to 80%")
 
 
+def test_a_component_near_the_end_of_the_band_grows_with_others_but_not_alone() -> None:
+    """Four plans followed a step of the load, two of them from the error of a measurement."""
+    costs = (0.0001, 0.0015, 0.002)  # split is 75 % busy
+    alone = plan(chain(500, costs=costs, executors=(1, 1, 2), workers=3), BOUNDS)
+    assert executors(alone) == {"lines": 1, "split": 1, "count": 2}
+    with_count = plan(chain(500, costs=costs, workers=3), BOUNDS)
+    assert executors(with_count) == {"lines": 1, "split": 2, "count": 2}
+
+
 def test_a_component_below_the_band_gets_fewer() -> None:
     found = plan(chain(100, executors=(1, 4, 4), workers=4), BOUNDS)
     assert executors(found) == {"lines": 1, "split": 1, "count": 1}

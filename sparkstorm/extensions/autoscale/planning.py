@@ -70,10 +70,15 @@ def plan(load: TopologyLoad, bounds: Bounds, stays: str = "") -> Plan:
     # One that is to have no rows, behind a source at its end, holds nothing back.
     shares = [most / wanted[name] for name, (_, most) in named.items() if wanted[name]]
     through = min(1.0, *shares) if shares else 1.0
-    parts = tuple(
-        _component(part, through * wanted[part.id], bounds, blocked, named.get(part.id), load.cells)
-        for part in load.components
-    )
+    # Where one grows, what is near the band's end does too: the error of the next measurement would
+    # make another plan for it.
+    for most in (bounds.high, _limit(bounds)):
+        parts = tuple(
+            _component(part, through * wanted[part.id], bounds, most, blocked, named, load.cells)
+            for part in load.components
+        )
+        if all(part.wanted <= part.executors for part in parts):
+            break
     return _with_workers(load, parts, bounds, blocked)
 
 
@@ -176,10 +181,12 @@ def _component(
     part: ComponentLoad,
     wanted: float,
     bounds: Bounds,
+    most: float,
     blocked: str,
-    named: _Named | None,
+    named_by_id: Mapping[str, _Named],
     cells: int,
 ) -> ComponentPlan:
+    named = named_by_id.get(part.id)
     now = max(1, len(part.executors))
     true_rate = part.true_rate
     bottleneck = named[0] if named else ""
@@ -197,7 +204,7 @@ def _component(
     demand = f"{_rate(wanted)} wanted, an executor does {_rate(true_rate)}"
     load = wanted / (true_rate * now)
     tasks = len(part.tasks)
-    if bounds.low <= load and wanted * _shares(tasks, now)[0] / true_rate <= bounds.high:
+    if bounds.low <= load and wanted * _shares(tasks, now)[0] / true_rate <= most:
         band = f"{bounds.low:.0%} to {bounds.high:.0%}"
         return line(now, f"{demand}: {load:.0%} of {_executors(now)} is within {band}")
     number = max(1, min(cells, tasks), _ceil(wanted / (true_rate * bounds.target)))
