@@ -101,6 +101,18 @@ def test_hosts_have_names_and_addresses_and_lose_what_a_cut_loses(tmp_path: Path
         assert answers(a, "b")
 
 
+def test_a_host_with_a_limit_sends_and_gets_no_more_than_that(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Network(tmp_path, {"a": []}) as network:
+        a = network.hosts["a"]
+        a.limit("3mbit")
+        a.limit("2mbit")
+        assert "rate 2Mbit" in a.must("tc", "qdisc", "show", "dev", "eth0")
+        network.run("tc", "qdisc", "show", "root")
+        assert capfd.readouterr().out.count("rate 2Mbit") == 1
+
+
 _LISTEN = "import socket, time; s = socket.create_server(('0.0.0.0', 7300)); time.sleep(1000)"
 _PROBE = """\
 import time
