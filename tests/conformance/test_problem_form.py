@@ -5,6 +5,7 @@ problems in order.
 import copy
 import io
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +16,11 @@ import pytest
 
 from benchmarks.conformance.problems import GENERATORS
 from sparkstorm.cli import main
+from sparkstorm.common.config import keys
+from sparkstorm.extensions.laboratory.form.fields import _READ
 from sparkstorm.extensions.laboratory.form.solve import answer_to, solve
 from sparkstorm.extensions.laboratory.form.storm_problem import problem_from
+from tests.key_use import literals
 
 Problem = dict[str, Any]
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
@@ -253,6 +257,22 @@ def test_keys_of_storm_that_no_scheduler_reads_are_legal(key: str) -> None:
     asked = problem(conf={key: 1, "mine.too": 1})
     asked["topologies"][0]["conf"] = {key: 1}
     assert solve(asked) == solve(problem())
+
+
+# a problem's own field, resources of a supervisor, and keys whose scheduler checks them itself
+NO_SETTINGS = re.compile(
+    r"storm\.scheduler|supervisor\.(cpu|memory)\.capacity.*|traffic\.scheduler\..*"
+)
+
+
+def test_each_key_that_a_scheduler_reads_may_be_meant_by_a_misspelled_one() -> None:
+    read = {
+        text
+        for text, file in literals()
+        if file.startswith("sparkstorm/control_plane/scheduling/") and text in keys()
+    }
+    assert len(read) > 30
+    assert {key for key in read - _READ if not NO_SETTINGS.fullmatch(key)} == set()
 
 
 @pytest.mark.parametrize("spelled", ["local_or_shuffle", "LOCAL_OR_SHUFFLE", "localOrShuffle"])

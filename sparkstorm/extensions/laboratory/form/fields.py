@@ -278,6 +278,8 @@ _READ = _HINTS.keys() | {
     "nimbus.even.rebalance.idle.supervisor.enabled",
     "nimbus.even.rebalance.idle.supervisor.min.stable.rounds",
     "nimbus.even.rebalance.max.free.per.topology",
+    "storm.scheduler.allowed",
+    "supervisor.monitor.frequency.secs",
     "task.on.differ.node",
     "topology.component.shared.memory",
     "topology.master.single.worker",
