@@ -5,7 +5,7 @@ Scheduler protocol.
 from collections.abc import Iterable, Mapping
 from typing import Protocol, TypeAlias
 
-from sparkstorm.common.errors import FailedAssignTopologyError
+from sparkstorm.common.errors import FailedAssignTopologyError, show
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot, grouped_by_slot
 from sparkstorm.control_plane.scheduling.free_slots import FreeSlots
 from sparkstorm.control_plane.scheduling.placement import Placement
@@ -207,6 +207,8 @@ class ClusterView:
         A `reason`, one sentence, is shown for their place by `Scene.why` and `sparkstorm schedule
         --why`.
         """
+        if not isinstance(slot, WorkerSlot):
+            raise FailedAssignTopologyError(f"a slot is a WorkerSlot, not {show(slot)}")
         if slot in self._owner_by_slot:
             raise FailedAssignTopologyError(
                 f"slot {slot} is already occupied by {self._owner_by_slot[slot]}"

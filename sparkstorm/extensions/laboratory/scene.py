@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from numbers import Real
@@ -219,7 +220,9 @@ class Scene:
         """Return the scene after one round of a scheduler that is prepared; what it remembers is
         kept for its next round.
         """
-        cluster = self.view()
+        # A plug-in may write to what it is shown.
+        own = tuple(map(_with_own_conf, self.topologies))
+        cluster = replace(self, conf=deepcopy(self.conf), topologies=own).view()
         cluster.reasons = reasons
         schedule(scheduler, cluster)
         words = {**cluster.status, **cluster.refused}
@@ -386,6 +389,11 @@ class _Spread:
             "crossing_workers": total - same_worker,
             "crossing_nodes": total - same_node,
         }
+
+
+def _with_own_conf(topology: TopologyView) -> TopologyView:
+    parts = tuple(replace(part, conf=deepcopy(part.conf)) for part in topology.components)
+    return replace(topology, conf=deepcopy(topology.conf), components=parts)
 
 
 def _supervisor_row(supervisor: SupervisorView) -> Row:
