@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparkstorm.extensions.laboratory.scene import check_known
 from sparkstorm.notebook.svg import FAINT, INK, LINE, PALETTE, Svg, cut, document, text
 
 _LABEL = 150
@@ -18,12 +19,15 @@ def bars(
     """Draw a bar chart per column in `values`, side by side, with a bar per row; a row without a
     number has a dash.
     """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in (label, *values) if rows else ():
+        check_known(name, names, "columns")
     panel = _BAR + _NUMBER
     width = _LABEL + len(values) * panel + 12
     height = 62 + len(rows) * _ROW
     parts = [text(12, 24, title or ", ".join(values), 15, INK, "600")]
     for index, row in enumerate(rows):
-        parts.append(text(12, 74 + index * _ROW, cut(str(row[label]), 20), 12, INK))
+        parts.append(text(12, 74 + index * _ROW, cut(str(row.get(label)), 20), 12, INK))
     for column, name in enumerate(values):
         x = _LABEL + column * panel
         most = max((row[name] for row in rows if _is_number(row.get(name))), default=0)

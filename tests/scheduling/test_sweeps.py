@@ -2,6 +2,8 @@
 
 import csv
 import json
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
@@ -129,6 +131,7 @@ def test_what_cannot_be_swept_is_named_in_any_number_of_processes() -> None:
         ({"seeds": []}, "seeds is to have a list of whole numbers, such as range(3): none is"),
         ({"seeds": [1.5]}, "seeds: expected an integer from 0 to 9223372036854775807, got 1.5"),
         ({"seeds": ["1"]}, "seeds: expected an integer from 0 to 9223372036854775807, got '1'"),
+        ({"seeds": [3, 4, 3]}, "seeds: 3 is given 2 times: give it once"),
         ({"seeds": [-1]}, "seeds: expected an integer from 0 to 9223372036854775807, got -1"),
         ({"schedulers": []}, "schedulers is to have a list of names or module:Class, such as"),
         ({"schedulers": 5}, "schedulers is to have a list of names or module:Class, such as"),
@@ -210,6 +213,19 @@ def test_odd_names_are_one_line_of_a_table_in_latex() -> None:
     assert r"first second \textless{}a\textgreater{} \textbackslash{}x \\" in text
 
 
+def test_a_table_in_latex_has_the_columns_of_all_rows() -> None:
+    text = latex([{"scheduler": "mine", "reason": "no"}, {"scheduler": "even", "moved": 2}])
+    assert r"mine & no & -- \\" in text and r"even & -- & 2 \\" in text
+
+
+def test_bars_of_a_column_that_is_not_there_are_refused() -> None:
+    shown: list[dict[str, Any]] = [{"scheduler": "even"}, {"scheduler": "mine", "moved": 2}]
+    for label, value in (("schedulr", "moved"), ("scheduler", "movd")):
+        with pytest.raises(InvalidConfigError, match=r"columns: there is no .*; did you mean"):
+            bars(shown, label, [value])
+    assert "-" in bars(shown, "scheduler", ["moved"]).text
+
+
 def test_bars_of_odd_values_are_a_picture() -> None:
     odd = [1e308, 0.0, -1.0, float("nan"), float("inf"), None]
     for values in ([odd[0], *odd], odd[1:], [-1.0, -2.0], [0], []):
@@ -279,6 +295,42 @@ class Odd(Faulty):
     def schedule(self, topologies: object, cluster: Any) -> None:
         """Set it."""
         cluster.status["topology-00000"] = object
+
+
+class Words(Faulty):
+    """A scheduler of a user to which a slot is a text."""
+
+    def schedule(self, topologies: object, cluster: Any) -> None:
+        """Place the first executor."""
+        for each in cluster.topologies.values():
+            cluster.assign("node-00000:6700", each.id, each.executors[:1])
+
+
+def test_a_slot_that_is_none_is_named() -> None:
+    (row,) = compare(generate(2, 1, 3, 1), [f"{__name__}:Words"])
+    assert row["reason"] == "a slot is a WorkerSlot, not 'node-00000:6700'"
+
+
+class Writes(Faulty):
+    """A scheduler of a user that writes to all configurations that it is shown."""
+
+    def schedule(self, topologies: object, cluster: Any) -> None:
+        """Add a key to each, and to what they contain."""
+        for topology in cluster.topologies.values():
+            for shown in (
+                cluster.conf,
+                topology.conf,
+                *(part.conf for part in topology.components),
+            ):
+                shown.get("list", []).append(1)
+                shown["mine"] = True
+
+
+def test_a_plug_in_that_writes_to_its_view_leaves_the_scene_as_it_is() -> None:
+    scene = replace(generate(2, 1, 3, 1), conf={"list": []})
+    before = deepcopy(scene)
+    scene.scheduled(f"{__name__}:Writes")
+    assert scene == before
 
 
 def test_a_plug_in_that_spoils_its_view_is_told_so() -> None:

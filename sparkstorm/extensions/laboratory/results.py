@@ -99,9 +99,9 @@ def _means(rows: Sequence[Row], values: Sequence[str]) -> Row:
 
 def latex(rows: Sequence[Row], caption: str = "", digits: int = 2) -> str:
     """Return rows as a LaTeX table (booktabs); a column with its `_ci` becomes one with a ±."""
-    names = [name for name in (rows[0] if rows else {}) if not name.endswith("_ci")]
+    names = list(dict.fromkeys(name for row in rows for name in row if not name.endswith("_ci")))
     aligned = "".join(
-        "l" if any(isinstance(row[name], str) for row in rows) else "r" for name in names
+        "l" if any(isinstance(row.get(name), str) for row in rows) else "r" for name in names
     )
     body = [" & ".join(_cell(row, name, digits) for name in names) + r" \\" for row in rows]
     head = " & ".join(_escaped(name.replace("_", " ")) for name in names) + r" \\"
@@ -125,7 +125,7 @@ def latex(rows: Sequence[Row], caption: str = "", digits: int = 2) -> str:
 
 
 def _cell(row: Row, name: str, digits: int) -> str:
-    value = row[name]
+    value = row.get(name)
     if value is None:
         return "--"
     if not isinstance(value, float):

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -122,6 +123,9 @@ def _listed(name: str, values: Iterable[Any], what: str) -> list[Any]:
         raise InvalidConfigError(f"{name} is to have a list of {what}, not {show(values)}")
     if not (listed := list(values)):
         raise InvalidConfigError(f"{name} is to have a list of {what}: none is given")
+    ((words, number),) = Counter(map(repr, listed)).most_common(1)
+    if number > 1:
+        raise InvalidConfigError(f"{name}: {words:.80} is given {number} times: give it once")
     return listed
 
 
