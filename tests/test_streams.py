@@ -187,7 +187,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "an unknown option": (
         lambda: words().window(tumbling(seconds=1), times="at_ms").fold(total, initial=0),
-        "window(...) has no option 'times' here; it has time, lag, lateness, late_stream, merge",
+        "window(...) has no option 'times' here; it has time, lag, lateness, late_stream, merge; did you mean 'time'?",
     ),
     "a filter that is awaited by nobody": (
         lambda: words().filter(is_asked),

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.model.names import read_names
+from sparkstorm.common.model.strict import near_name
 
 DAY = "day"
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -61,7 +62,8 @@ class Layout:
         for name in self.needs:
             if name not in schema.names:
                 raise InvalidConfigError(
-                    f"FileSink: folders are made by the field '{name}', which the schema lacks; it has {', '.join(schema.names)}"
+                    f"FileSink: folders are made by the field '{name}', which the schema lacks; it has "
+                    f"{', '.join(schema.names)}{near_name(name, schema.names)}"
                 )
         of_folders = (
             pa.types.is_string,

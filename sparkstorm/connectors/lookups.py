@@ -14,6 +14,7 @@ import redis
 from sparkstorm.api.context import TopologyContext
 from sparkstorm.common.errors import InvalidConfigError, reason_of, show
 from sparkstorm.common.model.names import read_names
+from sparkstorm.common.model.strict import near_name
 from sparkstorm.connectors.patience import (
     Secret,
     check_flags,
@@ -91,7 +92,8 @@ class SqlLookup:
         self._fields = list(fields)
         if stray := [name for name in self._columns if name not in self._fields]:
             raise InvalidConfigError(
-                f"SqlLookup: columns names the field '{stray[0]}'; those looked up are {', '.join(self._fields)}"
+                f"SqlLookup: columns names the field '{stray[0]}'; those looked up are "
+                f"{', '.join(self._fields)}{near_name(stray[0], self._fields)}"
             )
         self._where = f"{'table ' + self._table if self._table else 'the query'} at {self._url}"
         self._engine: Any = None

@@ -23,6 +23,7 @@ from sparkstorm.api.functions import Declaration, WindowShape, row_of
 from sparkstorm.api.windows import TimeAware, late_stream_of
 from sparkstorm.common.errors import InvalidTopologyError, show
 from sparkstorm.common.model.names import unknown_field
+from sparkstorm.common.model.strict import near_name
 from sparkstorm.common.model.topology import DEFAULT_STREAM
 from sparkstorm.common.model.topology import Stream as TopologyStream
 from sparkstorm.streams.as_of_join import AsOfJoinBolt
@@ -380,7 +381,7 @@ class KeyedStream:
         for option, value in options.items():
             if option not in setters:
                 raise InvalidTopologyError(
-                    f"component '{name}': a join has no option '{option}'; it has {', '.join(setters)}"
+                    f"component '{name}': a join has no option '{option}'; it has {', '.join(setters)}{near_name(option, setters)}"
                 )
             if value is not None:
                 setters[option](value)
@@ -438,8 +439,9 @@ class WindowedStream:
         known_options = ("time", "lag", "lateness", "late_stream")
         unknown = sorted(self.options.keys() - {*known_options, *more})
         if unknown:
+            options = (*known_options, *more)
             raise InvalidTopologyError(
-                f"window(...) has no option '{unknown[0]}' here; it has {', '.join((*known_options, *more))}"
+                f"window(...) has no option '{unknown[0]}' here; it has {', '.join(options)}{near_name(unknown[0], options)}"
             )
         return {
             "window": self.shape,

@@ -313,7 +313,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a column of an unknown field": (
         lambda: opened(SqlLookup("sqlite://", "users", "name", columns={"aeg": "years"})),
-        "columns names the field 'aeg'; those looked up are country, age",
+        "columns names the field 'aeg'; those looked up are country, age; did you mean 'age'?",
     ),
     "a password in a URL of HTTP": (
         lambda: HttpLookup("https://me:secret@host/{}"),

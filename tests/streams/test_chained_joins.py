@@ -127,7 +127,8 @@ def test_merged_streams_and_other_streams_are_sides_too() -> None:
     [
         (
             lambda: paid(lags=1),
-            "component 'join': a join has no option 'lags'; it has time, lag",
+            "component 'join': a join has no option 'lags'; it has time, lag, late_stream, "
+            "unmatched_stream, time_output, select; did you mean 'lag'?",
         ),
         (
             lambda: orders().side("late"),

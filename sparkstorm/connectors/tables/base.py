@@ -18,6 +18,7 @@ from sparkstorm.common.errors import (
     show,
 )
 from sparkstorm.common.model.names import read_names
+from sparkstorm.common.model.strict import near_name
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.connectors.file_folders import raise_lasting
 from sparkstorm.connectors.file_sinks import FileSink, FileSizes, delete_file, named_columns
@@ -67,7 +68,8 @@ class TableSink(FileSink):
         for option, names in (("partition_by", self._partition_by), ("key", self._key)):
             if absent := [name for name in names if name not in columns.names]:
                 raise InvalidConfigError(
-                    f"{sink}: {option} names {absent[0]!r:.60}; the columns are {', '.join(columns.names)}"
+                    f"{sink}: {option} names {absent[0]!r:.60}; the columns are "
+                    f"{', '.join(columns.names)}{near_name(absent[0], columns.names)}"
                 )
             if nested := [name for name in names if columns.field(name).type.num_fields]:
                 raise InvalidConfigError(
