@@ -4,7 +4,6 @@ that repeat its clean-up late.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -12,21 +11,10 @@ import pytest
 from sparkstorm.common.errors import FencedError, NotAliveError
 from sparkstorm.data_plane.transport.base import Commit, Reader, Transport
 from sparkstorm.data_plane.transport.progress import Progress
-from tests.contracts.benches import Bench, LocalBench, RedisBench
+from tests.contracts.benches import Bench
 
 _numbers = count(1)
 TASK = 3
-
-
-@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made: Bench = (
-        LocalBench()
-        if request.param == "local"
-        else RedisBench(request.getfixturevalue("redis_server"))
-    )
-    yield made
-    made.close()
 
 
 def running(bench: Bench, name: str) -> tuple[str, Transport, Reader]:

@@ -18,17 +18,6 @@ from tests.contracts.benches import Bench, LocalBench, RedisBench
 Seeding = LocalSeeding | RedisSeeding
 
 
-@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made: Bench = (
-        LocalBench()
-        if request.param == "local"
-        else RedisBench(request.getfixturevalue("redis_server"))
-    )
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def seeding(bench: Bench) -> Iterator[Seeding]:
     if isinstance(bench, LocalBench):

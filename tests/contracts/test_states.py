@@ -27,18 +27,10 @@ from sparkstorm.data_plane.task_kit.journal import Journal
 from sparkstorm.data_plane.transport import state_base
 from sparkstorm.data_plane.transport.base import Commit
 from sparkstorm.data_plane.worker.tasks.states import TaskBase
-from tests.contracts.benches import Bench, LocalBench, RedisBench
+from tests.contracts.benches import Bench
 
 CODEC = Codec()
 TASK = 7
-
-
-@pytest.fixture(params=["local", pytest.param("redis", marks=pytest.mark.system)])
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    local = request.param == "local"
-    made: Bench = LocalBench() if local else RedisBench(request.getfixturevalue("redis_server"))
-    yield made
-    made.close()
 
 
 class Owner:
