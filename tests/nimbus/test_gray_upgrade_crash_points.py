@@ -12,7 +12,7 @@ from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
 from sparkstorm.common.model.upgrade import UpgradeOptions
 from sparkstorm.extensions.upgrade.state import GrayUpgradeState
-from tests.nimbus.crash_points import each_point
+from tests.nimbus.crash_points import CrashPoint, each_point
 from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import CODE, wordcount
 
@@ -137,25 +137,31 @@ def assert_tidy(bench: CrashingBench, at: int) -> None:
     assert bench.slots(bench.old).keys() == bench.before.slot_by_executor.keys(), at
 
 
+def found(bench: CrashingBench) -> tuple[object, ...]:
+    upgrade = GrayUpgradeState(bench.state).upgrade_state(bench.old)
+    return status(bench), new_slots(bench), upgrade
+
+
+def crashed(asked: Ask, crash: CrashPoint) -> CrashingBench:
+    """Return a bench whose Nimbus crashed under a request, which has come to its end."""
+    bench = CrashingBench()
+    asked.before(bench)
+    bench.crash_nimbus(crash)
+    asked.ask(bench)
+    settle(bench, asked.after)
+    assert asked.after(bench), (crash.at, found(bench))
+    return bench
+
+
 @pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
 def test_wherever_nimbus_dies_the_next_one_brings_an_upgrade_to_its_end(name: str) -> None:
-    asked = ASKS[name]
     for crash in each_point():
-        bench, at = CrashingBench(), crash.at
-        asked.before(bench)
-        bench.crash_nimbus(crash)
-        asked.ask(bench)
-        settle(bench, asked.after)
-        assert asked.after(bench), (
-            at,
-            GrayUpgradeState(bench.state).upgrade_state(bench.old),
-            new_slots(bench),
-        )
+        bench = crashed(ASKS[name], crash)
         bench.rest(16)  # blobs are swept
-        assert_tidy(bench, at)
-    assert at > 5
+        assert_tidy(bench, crash.at)
+    assert crash.at > 5
 
 
 @pytest.mark.sampled
@@ -165,18 +171,8 @@ def test_wherever_nimbus_dies_the_next_one_brings_an_upgrade_to_its_end(name: st
 def test_stores_that_fail_nimbus_for_a_moment_at_any_write_change_no_end(
     name: str, is_written: bool
 ) -> None:
-    asked = ASKS[name]
     for crash in each_point(is_written, is_final=False):
-        bench, at = CrashingBench(), crash.at
-        asked.before(bench)
-        bench.crash_nimbus(crash)
-        asked.ask(bench)
-        settle(bench, asked.after)
-        assert asked.after(bench), (
-            at,
-            GrayUpgradeState(bench.state).upgrade_state(bench.old),
-            new_slots(bench),
-        )
+        crashed(ASKS[name], crash)
 
 
 @pytest.mark.sampled
@@ -189,11 +185,7 @@ def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its
     for crash in each_point():
         bench, at = CrashingBench(), crash.at
         asked.before(bench)
-        before = (
-            status(bench),
-            new_slots(bench),
-            GrayUpgradeState(bench.state).upgrade_state(bench.old),
-        )
+        before = found(bench)
         bench.crash_driver(crash)
         try:
             asked.ask(bench)
@@ -203,15 +195,7 @@ def test_wherever_the_driver_dies_an_upgrade_was_never_asked_for_or_comes_to_its
         bench.follow_driver()
         settle(bench, asked.after)
         is_done = asked.after(bench)
-        assert (
-            is_done
-            or (
-                status(bench),
-                new_slots(bench),
-                GrayUpgradeState(bench.state).upgrade_state(bench.old),
-            )
-            == before
-        ), at
+        assert is_done or found(bench) == before, at
         ends.add(is_done)
     assert ends == {True, False}
 
