@@ -69,9 +69,16 @@ class FailsOnce(BasicBolt):
         self.passed.value.append(tup[0])
 
 
-def workers_of(spout: Spout, bolt: BasicBolt, guarantee: str) -> Workers:
+def started(workers: Workers) -> Worker:
+    return workers.claim("all", workers.tasks)
+
+
+def running(
+    spout: Spout, bolt: BasicBolt, guarantee: str = "at-least-once"
+) -> tuple[Workers, Worker]:
     topology: Topology = chain(spout, bolt)
-    return Workers(topology, {"topology.delivery.guarantee": guarantee})
+    workers = Workers(topology, {"topology.delivery.guarantee": guarantee})
+    return workers, started(workers)
 
 
 def step_until(is_done: Callable[[], object], workers: Workers, worker: Worker) -> None:
@@ -84,17 +91,12 @@ def step_until(is_done: Callable[[], object], workers: Workers, worker: Worker) 
     wait_until(stepped)
 
 
-def started(workers: Workers) -> Worker:
-    return workers.claim("all", workers.tasks)
-
-
 @EITHER
 def test_a_message_that_fail_emits_again_is_not_lost_with_a_worker_that_dies_before_its_commit(
     blocking: bool,
 ) -> None:
     spout, bolt = Messages(2, blocking), FailsOnce()
-    workers = workers_of(spout, bolt, "at-least-once")
-    worker = started(workers)
+    workers, worker = running(spout, bolt)
     if blocking:
         spout.may_fail.value.clear()
     step_until(lambda: spout.failed.value, workers, worker)
@@ -118,8 +120,7 @@ def test_a_message_that_fail_emits_again_is_not_lost_with_a_worker_that_dies_bef
 @EITHER
 def test_a_worker_is_not_drained_while_fail_has_not_returned(blocking: bool) -> None:
     spout, bolt = Messages(2, blocking), FailsOnce()
-    workers = workers_of(spout, bolt, "at-least-once")
-    worker = started(workers)
+    workers, worker = running(spout, bolt)
     if blocking:
         spout.may_fail.value.clear()
         step_until(lambda: spout.failed.value, workers, worker)
@@ -165,8 +166,7 @@ def spout_counts(worker: Worker) -> list[Any]:
 @GUARANTEES
 def test_nothing_is_acked_whose_commit_the_store_refuses(blocking: bool, guarantee: str) -> None:
     spout, bolt = Messages(3, blocking), FailsOnce()
-    workers = workers_of(spout, bolt, guarantee)
-    worker = started(workers)
+    workers, worker = running(spout, bolt, guarantee)
     workers.store.is_disk_full = True
     # Only the first one: the thread of a blocking spout may emit the others after the commit that is
     # refused, behind which nothing runs.
@@ -180,8 +180,7 @@ def test_nothing_is_acked_whose_commit_the_store_refuses(blocking: bool, guarant
 @GUARANTEES
 def test_nothing_is_acked_before_its_commit_when_spouts_are_asked_alone(guarantee: str) -> None:
     spout, bolt = Messages(0), FailsOnce()
-    workers = workers_of(spout, bolt, guarantee)
-    worker = started(workers)
+    workers, worker = running(spout, bolt, guarantee)
     workers.step(worker, times=20)
     spout.left.value += [0, 2]
     workers.clock.advance(100)
@@ -231,8 +230,7 @@ class Requeues(ReplayableSpout):
 @EITHER
 def test_a_position_that_fail_has_moved_is_committed_with_it(blocking: bool) -> None:
     spout, bolt = Requeues(blocking), FailsOnce()
-    workers = workers_of(spout, bolt, "at-least-once")
-    worker = started(workers)
+    workers, worker = running(spout, bolt)
     (task,) = worker.task_set.spouts.values()
     step_until(lambda: spout.failed.value and not task.is_waiting, workers, worker)
     other = started(workers)
@@ -246,8 +244,7 @@ def test_a_position_that_fail_has_moved_is_committed_with_it(blocking: bool) -> 
 @EITHER
 def test_what_fail_emits_is_committed_with_the_end_of_its_call(blocking: bool) -> None:
     spout, bolt = Messages(2, blocking), FailsOnce()
-    workers = workers_of(spout, bolt, "at-least-once")
-    worker = started(workers)
+    workers, worker = running(spout, bolt)
     step_until(lambda: 1 in bolt.passed.value, workers, worker)
     other = started(workers)
     step_until(lambda: other.is_drained, workers, other)
