@@ -154,7 +154,8 @@ class TableSink(FileSink):
                 (f.name, _plain(f.type)) for f in schema
             ]:
                 raise InvalidConfigError(
-                    f"{self._path}: the table has the columns {named_columns(table_schema)}, the sink {named_columns(schema)}"
+                    f"{self._path}: the table has the columns {named_columns(table_schema)}, the sink {named_columns(schema)}; "
+                    "declare those of the table, or name another table"
                 )
             if self._partition_by and partitions != self._partition_by:
                 raise InvalidConfigError(
