@@ -417,11 +417,23 @@ class HttpLookup:
         return kind(parts.hostname or "", parts.port, timeout=self._timeout)
 
 
+def _boolean(text: bytes) -> bool:
+    """Return what a text says; ValueError for one that is neither true nor false."""
+    lowered = text.lower()
+    if lowered not in _TRUE + _FALSE:
+        raise ValueError(
+            f"{text!r:.60} is no boolean: neither 1, true, t, yes, y nor 0, false, f, no, n"
+        )
+    return lowered in _TRUE
+
+
+_TRUE = (b"1", b"true", b"t", b"yes", b"y")
+_FALSE = (b"0", b"false", b"f", b"no", b"n", b"")
 _READERS: dict[str, Any] = {
     **dict.fromkeys(("any", "string"), bytes.decode),
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
     **dict.fromkeys(("float", "double"), float),
-    "boolean": lambda value: value.lower() in (b"1", b"true", b"t", b"yes"),
+    "boolean": _boolean,
 }
 
 

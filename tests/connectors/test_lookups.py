@@ -176,6 +176,14 @@ def test_hashes_and_texts_of_a_redis_are_looked_up(
     result = opened(text, ["city"]).fetch(["ann", b"\xff", "bob"])
     assert result == {"ann": ("Delft",), b"\xff": ("Nice",)}
     text.close()
+    with redis_server.client() as client:
+        for key, value in (("a", "Y"), ("b", "no"), ("c", "on")):
+            client.set(f"on:{key}", value)
+    flag = RedisLookup(url, "on:{}", text=True, password_env="TEST_REDIS_PASSWORD")
+    flags = opened(flag, {"on": "boolean"}).fetch(["a", "b", "c"])
+    assert (flags["a"], flags["b"]) == ((True,), (False,))
+    assert "b'on' is no boolean" in str(flags["c"])
+    flag.close()
 
 
 class Users(BaseHTTPRequestHandler):
