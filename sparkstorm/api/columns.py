@@ -120,7 +120,7 @@ def _array(field: str, column: Sequence[Any], kind: DataType | None) -> Any:
         return declared_array(column, kind)
     except pa.ArrowException as error:
         raise CodecError(
-            f"field '{field}': {error}; declare another type in `types`, or none"
+            f"field '{field}': {error}; declare another type of it, or none"
         ) from error
 
 

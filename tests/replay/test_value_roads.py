@@ -301,7 +301,7 @@ def test_a_declared_column_refuses_what_it_would_change(
 ) -> None:
     with pytest.raises(pa.ArrowInvalid, match=sentence):
         declared_array([value], kind)
-    words = r"field 'price': .*; declare another type in `types`, or none"
+    words = r"field 'price': .*; declare another type of it, or none"
     with pytest.raises(CodecError, match=words):
         batch_of(["price"], [[value]], {"price": kind})
 
