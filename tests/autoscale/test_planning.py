@@ -209,6 +209,14 @@ def test_a_sink_that_is_not_busy_while_rows_wait_for_it_is_slow() -> None:
     assert not found.is_change  # more of split would wait for the sink
 
 
+def test_a_slow_sink_is_named_however_large_the_backlog_has_become() -> None:
+    """With the wanted rate of a backlog of hours it had no time left: 1 worker became 53."""
+    load = chain(1000, 300, costs=(0.0001, 0.001, 0.0001), backlog=10**8)
+    found = plan(with_part(load, "count", waiting=1000.0), BOUNDS)
+    assert part_of(found, "count").bottleneck.startswith("count is 3% busy while rows wait")
+    assert not found.is_change
+
+
 def test_a_sink_that_waits_in_its_code_is_slow_and_another_bolt_of_that_kind_is_scaled() -> None:
     waits = component("count", 300, 0.0032, inputs={"split": 300}, cpu=0.1)
     load = with_part(chain(1000, 300, backlog=3 * 10**5, held=0.5), "count", tasks=waits.tasks)

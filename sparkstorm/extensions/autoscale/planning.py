@@ -254,15 +254,16 @@ def _slow(
 ) -> str:
     """Return the sentence about a component that waits for what it calls; empty where it does not.
 
-    It has the time for the wanted rate, its workers are not full, and yet rows wait for it. In a
-    sink that is busy, most of its time in code is no CPU; another bolt of that kind may do more
-    calls at once.
+    It is idle or has the time for the wanted rate, its workers are not full, and yet rows wait for
+    it. In a sink that is busy, most of its time in code is no CPU; another bolt of that kind may do
+    more calls at once.
     """
     if not part.tasks:
         return ""
     busiest = max(part.executors.values())
     could_be = busiest * max(1.0, wanted / part.rows_per_s) if part.rows_per_s else busiest
-    if could_be > bounds.high:
+    # A backlog that grows for hours wants any rate: what is idle while rows wait waits for others.
+    if could_be > bounds.high and busiest >= bounds.low:
         busy = sum(task.busy for task in part.tasks)
         cpu = sum(task.cpu for task in part.tasks)
         if is_last and busiest > bounds.high and cpu < (1.0 - _WAITS) * busy:
