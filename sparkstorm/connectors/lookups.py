@@ -358,13 +358,17 @@ class HttpLookup:
         keys = [key for key in keys if key not in refused]
         if not keys:
             return refused
-        status, text = self._ask("POST", self._url, json.dumps(list(keys), default=str).encode())
+        keys_by_text = {_text(key): key for key in reversed(keys)}
+        # 1 and "1" have one text: the answer of a call could be that of either.
+        others = [key for key in keys if keys_by_text[_text(key)] is not key]
+        asked = json.dumps(list(keys_by_text.values()), default=str).encode()
+        status, text = self._ask("POST", self._url, asked)
         said = _require_service(status, f"{self._url} answers {status}: {text[:200]}")
         if status >= 300:
             raise ValueError(said)
         by_text = _parsed(text, self._url)
-        answered = {key: by_text[_text(key)] for key in keys if _text(key) in by_text}
-        return {**answered, **refused}
+        answered = {key: by_text[name] for name, key in keys_by_text.items() if name in by_text}
+        return {**answered, **refused, **(self.fetch(others) if others else {})}
 
     def close(self) -> None:
         """Close the connection."""

@@ -213,8 +213,14 @@ class Users(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         names = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert self.headers["Authorization"] == "Bearer secret"
-        known = [name for name in names if name != "zoe"]
-        self._answer(200, json.dumps({name: {"country": name.upper()} for name in known}))
+        rows = {
+            "/".join(map(str, name)) if isinstance(name, list) else str(name): {
+                "country": str(name).upper()
+            }
+            for name in names
+            if name != "zoe"
+        }
+        self._answer(200, json.dumps(rows))
 
     def _stream(self, text: bytes) -> None:
         self.send_response(200)
@@ -302,6 +308,18 @@ def test_keys_of_a_call_may_travel_together(server: Any, monkeypatch: pytest.Mon
     lookup = opened(HttpLookup(server.url, post=True, token_env="TEST_TOKEN"))
     answers = lookup.fetch(["ann", "zoe", "bob"])
     assert answers == {"ann": {"country": "ANN"}, "bob": {"country": "BOB"}}
+    lookup.close()
+
+
+def test_keys_of_one_text_get_their_own_answers(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_TOKEN", "secret")
+    lookup = opened(HttpLookup(server.url, post=True, token_env="TEST_TOKEN"))
+    keys: list[Any] = [1, "1", ("a/b", "c"), ("a", "b/c"), "zoe"]
+    answers = lookup.fetch(keys)
+    wanted = {key: str(list(key) if isinstance(key, tuple) else key).upper() for key in keys[:4]}
+    assert {key: answer["country"] for key, answer in answers.items()} == wanted
     lookup.close()
 
 
