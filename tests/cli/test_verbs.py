@@ -128,6 +128,13 @@ def cluster(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterCl
 
 
 @pytest.fixture
+def own_blobs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blobs of the user that no other test sweeps."""
+    prefixed = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
+    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", prefixed)
+
+
+@pytest.fixture
 def words(
     bench: Bench, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[TopologyHandle]:
@@ -282,15 +289,13 @@ def test_a_life(
     assert wait_gone(cluster) and said(capsys, "list") == "no topology runs here\n"
 
 
+@pytest.mark.usefixtures("own_blobs")
 def test_blobs_are_made_replaced_listed_and_deleted(
     bench: Bench,
     cluster: ClusterClient,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
-    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
     file = tmp_path / "rules.txt"
     result = said(capsys, "blob", "list")
     assert result == "the cluster keeps no blob: sparkstorm blob create NAME FILE\n"
@@ -324,14 +329,12 @@ def test_blobs_are_made_replaced_listed_and_deleted(
     )
 
 
+@pytest.mark.usefixtures("own_blobs")
 def test_status_and_doctor_name_the_same_fault(
     bench: Bench,
     words: TopologyHandle,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
-    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
     assert "words starts: " in said(capsys, "doctor", "words")
     bolt = next(task for task, info in words.tasks().items() if info.component_id == "count")
     transport = RedisTransport(bench.redis, words.topology_id)
@@ -381,14 +384,12 @@ def counted(tasks: dict[int, str], began_ms: int, minutes: int) -> bytes:
     return Progress(counts, started_ms=began_ms, now_ms=now_ms, edges=edges).encode()
 
 
+@pytest.mark.usefixtures("own_blobs")
 def test_a_plan_of_scale_is_shown_explained_and_carried_out(
     bench: Bench,
     words: TopologyHandle,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
-    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
     told = said(capsys, "scale", "words", status=1)
     assert told.startswith("words cannot be scaled yet: its workers have run for ")
 
@@ -485,12 +486,10 @@ def test_a_watched_verb_asks_again_over_one_connection(
     assert pauses == [0.5] * 3 and len(opened) == 1
 
 
+@pytest.mark.usefixtures("own_blobs")
 def test_the_python_example_of_the_cluster_page_runs(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # or another test would sweep them
-    own_blobs = partial(RedisBytesStore, prefix=f"{bench.file.parent.name}:")
-    monkeypatch.setattr(import_module("sparkstorm.client.connect"), "RedisBytesStore", own_blobs)
     with pages.folder_of_examples(tmp_path, monkeypatch):
         module, _ = pages.run(pages.ROOT / "docs" / "cluster.md", monkeypatch)
     handle = vars(module)["handle"]
