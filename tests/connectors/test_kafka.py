@@ -369,14 +369,8 @@ def test_a_wrong_password_is_one_sentence(
     source = KafkaSource(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
     assert [row[0] for row in Bench(source).until(1)] == ['"a"']
     source.close()
-    assert (
-        feed(
-            KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"),
-            ["n"],
-            [[1]],
-        )
-        == []
-    )
+    sink = KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
+    assert feed(sink, ["n"], [[1]]) == []
     assert read_all(kafka, name) == ["a", {"n": 1}]
     monkeypatch.setenv("KAFKA_PASSWORD", "wrong")
     monkeypatch.setattr("sparkstorm.connectors.kafka.partitions.CALL_SECS", 2.0)
@@ -389,12 +383,9 @@ def test_a_wrong_password_is_one_sentence(
         source.next_tuple()  # and it stays so
     source.close()
     sentence = rf"topic {name} of Kafka at {kafka.guarded}: .*Authentication failed"
+    sink = KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD")
     with pytest.raises(WorkerFailedError, match=sentence):
-        feed(
-            KafkaSink(kafka.guarded, name, options=SASL, password_env="KAFKA_PASSWORD"),
-            ["n"],
-            [[1]],
-        )
+        feed(sink, ["n"], [[1]])
     assert read_all(kafka, name) == ["a", {"n": 1}]
 
 

@@ -111,6 +111,10 @@ class Few(DataSource):
         return FewReader()
 
 
+def has_ended(cluster: LocalCluster) -> bool:
+    return all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting()
+
+
 def has_come(capture: CaptureBolt, rows: int) -> bool:
     return len(capture.values) >= rows
 
@@ -135,11 +139,7 @@ def read(source: SparkSource, parallelism: int = 1, kills: int = 0) -> list[tupl
         for kill in range(1, kills + 1):
             cluster.run_until(partial(has_come, capture, 10 * kill))
             cluster.kill_worker("numbers")
-        cluster.run_until(
-            lambda: (
-                all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting()
-            )
-        )
+        cluster.run_until(partial(has_ended, cluster))
     return [tuple(values) for values in capture.values]
 
 
@@ -278,15 +278,11 @@ def test_a_source_is_never_told_to_forget_what_is_asked_for_again_nor_to_begin_t
     builder.set_spout("numbers", source)
     builder.set_bolt("capture", capture, inputs="numbers")
     with running(builder.build(), {"topology.epoch.rows": 2}) as cluster:
-
-        def is_at_its_end() -> bool:
-            return all(s.is_exhausted for s in spouts_of(cluster)) and not cluster.waiting()
-
         for told in range(1, 10, 2):
             # How often it is told depends on how many ranges a commit settles: it may be at its end.
-            cluster.run_until(lambda told=told: told_of(tmp_path) >= told or is_at_its_end())  # type: ignore[misc]
+            cluster.run_until(lambda told=told: told_of(tmp_path) >= told or has_ended(cluster))  # type: ignore[misc]
             cluster.kill_worker("numbers")
-        cluster.run_until(is_at_its_end)
+        cluster.run_until(partial(has_ended, cluster))
     wanted = [
         n for first in range(7, 200, 5) if first // 5 % 2 for n in range(first, min(200, first + 5))
     ]
@@ -517,11 +513,7 @@ def test_arrow_batches_reach_bolts_of_columns_and_bolts_of_rows_once_though_work
     with running(builder.build(), {"topology.workers": 2, "topology.epoch.rows": 5}) as cluster:
         cluster.run_until(partial(has_come, rows, 1000))
         cluster.kill_worker("numbers")
-        cluster.run_until(
-            lambda: (
-                all(spout.is_exhausted for spout in spouts_of(cluster)) and not cluster.waiting()
-            )
-        )
+        cluster.run_until(partial(has_ended, cluster))
         cluster.run_until(lambda: told_of(tmp_path) > 0)
     wanted = Counter((n, str(n)) for n in range(3000))
     assert Counter(map(tuple, columns.values)) == wanted == Counter(map(tuple, rows.values))
