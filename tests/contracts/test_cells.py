@@ -4,6 +4,7 @@ is freed when, and what a store that goes back alone does.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -365,16 +366,22 @@ def test_a_store_of_another_cell_that_came_back_whole_disturbs_nobody(cells: Cel
     assert cells.benches[-1].frames(TASK) == [b"c", b"d"]
 
 
+@contextlib.contextmanager
+def losing(source: Bench, sender: Owner) -> Iterator[None]:
+    """Lose the second of two frames once the block has taken them."""
+    sender.send(b"kept")
+    checkpoint = source.checkpoint()
+    sender.send(b"lost")
+    yield
+    source.restore(checkpoint)
+
+
 def test_what_was_read_and_then_lost_in_another_cell_is_read_again_after_a_claim(
     cells: Cells,
 ) -> None:
     sender, receiver = pair(cells)
-    source = cells.benches[-1]
-    sender.send(b"kept")
-    checkpoint = source.checkpoint()
-    sender.send(b"lost")
-    receiver.read(2)
-    source.restore(checkpoint)
+    with losing(cells.benches[-1], sender):
+        receiver.read(2)
     with pytest.raises(StoreRolledBackError):
         sender.send(b"next")
     sender.claim()
@@ -393,12 +400,8 @@ def test_consumed_entries_that_another_cell_has_lost_are_refused_or_read_twice_a
     cells: Cells,
 ) -> None:
     sender, receiver = pair(cells)
-    source = cells.benches[-1]
-    sender.send(b"kept")
-    checkpoint = source.checkpoint()
-    sender.send(b"lost")
-    receiver.consume(receiver.read(2))
-    source.restore(checkpoint)
+    with losing(cells.benches[-1], sender):
+        receiver.consume(receiver.read(2))
     sender.claim()
     sender.send(b"sent again")
     with pytest.raises(StoreRolledBackError):
