@@ -17,7 +17,7 @@ from sparkstorm.common.model.assignment import AssignmentKind
 from sparkstorm.common.model.requests import LogLevel
 from sparkstorm.common.model.status import RebalanceOptions, TopologyStatus
 from sparkstorm.control_plane.blobs.store import BlobKind
-from tests.nimbus.crash_points import each_point
+from tests.nimbus.crash_points import CrashPoint, each_point
 from tests.nimbus.crashing_bench import CrashingBench
 from tests.nimbus.nimbus_bench import CODE, wordcount
 
@@ -69,26 +69,21 @@ def is_rebalanced(bench: CrashingBench, status: TopologyStatus = TopologyStatus.
     )
 
 
-def is_deployed(bench: CrashingBench) -> bool:
+def runs_anew(bench: CrashingBench, code: bytes) -> bool:
+    """Return whether another topology has the name, with a code."""
     (now,) = bench.state.topology_ids()
     base = bench.base_of(now)
-    is_new = (
-        now != bench.old
-        and bench.blobs.get(base.code_key) == NEW_CODE
-        and bench.keeper.data == {now: "counts"}
-    )
-    return is_new and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
+    has_all = bench.keeper.data == {now: "counts"} and len(bench.slots(now)) == 13
+    is_new = now != bench.old and bench.blobs.get(base.code_key) == code
+    return is_new and has_all and base.status == TopologyStatus.ACTIVE
+
+
+def is_deployed(bench: CrashingBench) -> bool:
+    return runs_anew(bench, NEW_CODE)
 
 
 def is_back(bench: CrashingBench) -> bool:
-    (now,) = bench.state.topology_ids()
-    base = bench.base_of(now)
-    is_old = (
-        now != bench.old
-        and bench.blobs.get(base.code_key) == CODE
-        and bench.keeper.data == {now: "counts"}
-    )
-    return is_old and base.status == TopologyStatus.ACTIVE and len(bench.slots(now)) == 13
+    return runs_anew(bench, CODE)
 
 
 def deploy_in_vain(bench: CrashingBench, split: int) -> None:
@@ -279,25 +274,30 @@ def test_wherever_nimbus_dies_workers_that_do_not_stop_have_their_whole_grace() 
         assert 2 <= seconds["gone"] - seconds["stopped"] <= 3, at
 
 
+def submit(bench: CrashingBench, crash: CrashPoint, split: int) -> None:
+    conf, seed = {"topology.workers": 1}, crash.around(bench.keeper).seed
+    bench.service.submit("other", wordcount(split), conf, b"other code", seed=seed)
+
+
+def submitted(bench: CrashingBench, at: int) -> list[str]:
+    """Return what else runs now, each with its data."""
+    others = [each for each in bench.state.topology_ids() if each != bench.old]
+    assert bench.keeper.data == {bench.old: "counts", **dict.fromkeys(others, "seeds")}, at
+    return others
+
+
 def test_wherever_the_driver_dies_in_a_submission_it_runs_or_nothing_is_left() -> None:
     ends = set()
     for crash in each_point():
         bench, at = CrashingBench(), crash.at
         bench.crash_driver(crash)
         try:
-            bench.service.submit(
-                "other",
-                wordcount(2),
-                {"topology.workers": 1},
-                b"other code",
-                seed=crash.around(bench.keeper).seed,
-            )
+            submit(bench, crash, 2)
         except StoreUnavailableError:
             assert crash.is_dead
         bench.follow_driver()
         bench.advance(30)
-        others = [each for each in bench.state.topology_ids() if each != bench.old]
-        assert bench.keeper.data == {bench.old: "counts", **dict.fromkeys(others, "seeds")}, at
+        others = submitted(bench, at)
         assert all(len(bench.slots(each)) == 8 for each in others), at
         assert bench.state.read_assignment(bench.old) == bench.before, at
         assert_tidy(bench, at)
@@ -340,17 +340,10 @@ def test_a_submission_whose_stores_fail_for_a_moment_at_any_write_runs_or_leaves
         bench, at = CrashingBench(), crash.at
         bench.crash_client(crash)
         with contextlib.suppress(StoreUnavailableError):
-            bench.service.submit(
-                "other",
-                wordcount(1),
-                {"topology.workers": 1},
-                b"code",
-                seed=crash.around(bench.keeper).seed,
-            )
+            submit(bench, crash, 1)
         bench.service._state.store.close()  # the client ends
         rest_and_restart(bench, 40)
-        others = [each for each in bench.state.topology_ids() if each != bench.old]
-        assert bench.keeper.data == {bench.old: "counts", **dict.fromkeys(others, "seeds")}, at
+        others = submitted(bench, at)
         assert_tidy(bench, at)
         ends.add(len(others))
     assert ends == {0, 1}
