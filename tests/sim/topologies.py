@@ -48,6 +48,9 @@ WORDS = [
 ]
 
 
+RETRIES = {"topology.max.retries": 50, "topology.retry.backoff.ms": 5}
+
+
 @dataclass
 class Case:
     """A topology, its fed spout, and the state that a component must have in the end."""
@@ -191,14 +194,7 @@ def flaky(lines: int = 16) -> Case:
         words = [WORDS[(n * 5 + i) % len(WORDS)] for i in range(3)]
         counts.update(words)
         spout.feed([" ".join(words)])
-    return Case(
-        builder.build(),
-        spout,
-        "count",
-        dict(counts),
-        lines,
-        {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
-    )
+    return Case(builder.build(), spout, "count", dict(counts), lines, RETRIES)
 
 
 class FlakyFold(FoldingBolt):
@@ -305,14 +301,7 @@ def flaky_windows(numbers: int = 20) -> Case:
             wanted[f"sessions to {ts + 299}"] = session
             session = 0
     spout.finish()
-    return Case(
-        builder.build(),
-        spout,
-        "sums",
-        dict(wanted),
-        numbers,
-        {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
-    )
+    return Case(builder.build(), spout, "sums", dict(wanted), numbers, RETRIES)
 
 
 class Sides(BasicBolt):
@@ -427,14 +416,7 @@ def look_ups(numbers: int = 20) -> Case:
     for n in range(numbers):
         spout.feed([n % 8])
         wanted.update({"missing": 1} if n % 2 else {f"square {(n % 8) ** 2}": n % 8})
-    return Case(
-        builder.build(),
-        spout,
-        "sums",
-        dict(wanted),
-        numbers,
-        {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
-    )
+    return Case(builder.build(), spout, "sums", dict(wanted), numbers, RETRIES)
 
 
 @bolt("number", "square", capacity=3, ordered=False)
@@ -471,14 +453,7 @@ def flaky_days(numbers: int = 20) -> Case:
         spout.feed([ts, n])
         wanted[f"days to {shape.span(ts)[1] - 1}"] += n
     spout.finish()
-    return Case(
-        builder.build(),
-        spout,
-        "sums",
-        dict(wanted),
-        numbers,
-        {"topology.max.retries": 50, "topology.retry.backoff.ms": 5},
-    )
+    return Case(builder.build(), spout, "sums", dict(wanted), numbers, RETRIES)
 
 
 class Batch(Stateful, Bolt):
