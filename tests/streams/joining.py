@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, Topology, TopologyBuilder
 from sparkstorm.replay import replay_locally
-from sparkstorm.testing import FeederSpout, complete_topology
+from sparkstorm.testing import CaptureBolt, FeederSpout, complete_topology
+from tests.topologies import building, running
 
 LEFT = {"k": "bigint", "l": "bigint", "at": "bigint"}
 RIGHT = {"k": "bigint", "r": "bigint", "at": "bigint"}
@@ -54,3 +55,22 @@ def live_and_replayed(join: Any, left: Rows, right: Rows) -> list[Counter[Any]]:
         names = {name: "join" if name == "default" else f"join:{name}" for name in streams}
         found.append(by_stream({name: done[result] for name, result in names.items()}))
     return found
+
+
+def with_a_death(join: Any, left: Rows, right: Rows, at_ms: int) -> Counter[Any]:
+    """Return what a join of two tasks emits whose worker dies meanwhile."""
+    spouts = {"left": FeederSpout(LEFT), "right": FeederSpout(RIGHT)}
+    builder = building(**spouts)
+    builder.set_bolt("join", join, 2, inputs=["left", "right"])
+    capture = CaptureBolt()
+    builder.set_bolt("capture", capture, inputs="join")
+    with running(builder.build(), {"topology.workers": 3}, seed=at_ms) as cluster:
+        for spout, rows in zip(spouts.values(), (left, right), strict=True):
+            for row in rows:
+                spout.feed(row)
+        cluster.advance(ms=at_ms)
+        cluster.kill_worker("join")
+        for spout in spouts.values():
+            spout.finish()
+        cluster.run_until_idle()
+    return by_stream({"default": capture.values})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkstorm.api import Duration, InvalidTopologyError, TopologyBuilder
 from sparkstorm.streams import IntervalJoinBolt
-from sparkstorm.testing import CaptureBolt, FeederSpout, complete_topology
+from sparkstorm.testing import FeederSpout, complete_topology
 from tests.streams.joining import (
     LAG,
     LEFT,
@@ -21,6 +21,7 @@ from tests.streams.joining import (
     live_and_replayed,
     numbered,
     topology,
+    with_a_death,
 )
 from tests.tiers import examples
 from tests.topologies import building, running
@@ -188,26 +189,8 @@ def test_select_names_the_output_and_keys_may_have_other_names_on_each_side() ->
 
 @pytest.mark.parametrize("at_ms", range(0, 60, 12))
 def test_no_pair_is_lost_or_doubled_when_workers_die(at_ms: int) -> None:
-    left, right = FeederSpout(LEFT), FeederSpout(RIGHT)
-    builder = building(left=left, right=right)
-    builder.set_bolt("join", joined("full", -7, 30), 2, inputs=["left", "right"])
-    capture = CaptureBolt()
-    builder.set_bolt("capture", capture, inputs="join")
-    rows = [
-        [[n % 4, n, n * 5] for n in range(40)],
-        [[n % 4, n, n * 9] for n in range(20)],
-    ]
-    with running(builder.build(), {"topology.workers": 3}, seed=at_ms) as cluster:
-        for spout, some in zip((left, right), rows, strict=True):
-            for row in some:
-                spout.feed(row)
-        cluster.advance(ms=at_ms)
-        cluster.kill_worker("join")
-        left.finish()
-        right.finish()
-        cluster.run_until_idle()
-    expected = by_hand("full", -7, 30, "", *rows)
-    assert Counter(("default", row) for row in capture.values) == expected
+    rows = [[n % 4, n, n * 5] for n in range(40)], [[n % 4, n, n * 9] for n in range(20)]
+    assert with_a_death(joined("full", -7, 30), *rows, at_ms) == by_hand("full", -7, 30, "", *rows)
 
 
 def build(make: Any) -> None:
