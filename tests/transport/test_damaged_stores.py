@@ -308,6 +308,11 @@ def test_a_commit_brings_the_fullness_and_the_taps_in_its_own_round_trip(
 # -- without room on its disk
 
 
+def await_write(client: Any, status: str) -> None:
+    """Wait for the write that fails, or the one that goes through."""
+    wait_until(lambda: client.info("persistence")["aof_last_write_status"] == status, status)
+
+
 @contextmanager
 def full_disk(bench: RedisBench | LocalBench) -> Iterator[None]:
     """The store cannot write one more byte to its files: write(2) fails in the running server."""
@@ -324,16 +329,11 @@ def full_disk(bench: RedisBench | LocalBench) -> Iterator[None]:
         with suppress(redis.ResponseError):
             # the write that fails is the one after which others are refused
             client.set("makes it notice", b"x")
-        wait_until(
-            lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write"
-        )
+        await_write(client, "err")
         yield
     finally:
         resource.prlimit(bench.server.pid, resource.RLIMIT_FSIZE, former)
-    wait_until(
-        lambda: client.info("persistence")["aof_last_write_status"] == "ok",
-        "the write that goes through",
-    )
+    await_write(client, "ok")
 
 
 @pytest.mark.parametrize("kind", ["redis", "local"])
@@ -385,16 +385,11 @@ def half_a_write(server: RedisServer) -> Iterator[None]:
     )
     try:
         client.set("cut", b"off")
-        wait_until(
-            lambda: client.info("persistence")["aof_last_write_status"] == "err", "the failed write"
-        )
+        await_write(client, "err")
         yield
     finally:
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, former)
-    wait_until(
-        lambda: client.info("persistence")["aof_last_write_status"] == "ok",
-        "the write that goes through",
-    )
+    await_write(client, "ok")
     client.close()
 
 
