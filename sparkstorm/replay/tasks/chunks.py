@@ -134,6 +134,7 @@ class ChunkWriter:
         source = edge.source
         if not edge.may_hold_pieces:
             yield from self.rows(edge.target, source.task, source.channel, edge.rows)
+            return
         for are_pieces, group in groupby(edge.rows, key=is_piece):
             if not are_pieces:
                 yield from self.rows(edge.target, source.task, source.channel, list(group))
