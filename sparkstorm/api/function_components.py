@@ -193,10 +193,13 @@ def _is_large(column: Any) -> bool:
     """
     import pyarrow as pa
 
+    if not pa.types.is_integer(column.type):
+        return False
     try:
-        return pa.types.is_integer(column.type) and column.cast(pa.float64()) is None
+        column.cast(pa.float64())
     except pa.ArrowInvalid:
         return True
+    return False
 
 
 def require_pandas(what: str) -> None:
