@@ -27,7 +27,7 @@ from sparkstorm.data_plane.executor.lazy_state import LazyState
 from sparkstorm.data_plane.transport.local import LocalStore
 from sparkstorm.data_plane.transport.local_reader import LocalReader, LocalSeeding
 from sparkstorm.data_plane.user_code.topology_code import pack_topology
-from sparkstorm.testing import FeederSpout, LocalCluster
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster
 from sparkstorm.testing.in_process_worker import InProcessWorker
 from sparkstorm.testing.sim_transport import SimTransport
 from tests.topologies import running
@@ -317,3 +317,29 @@ def test_a_bolt_may_be_grouped_by_values_that_are_no_keys_of_a_state() -> None:
             sum(n for state in cluster.state_by_task("count").values() for n in state.values())
             == 100
         )
+
+
+class Growing(StatefulBolt):
+    """Puts each number under a key of its own, and emits how many keys there are."""
+
+    outputs = ("n", "keys")
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        self.state.put(tup["n"], True)
+        collector.emit((tup["n"], len(self.state)))
+
+
+@pytest.mark.parametrize("backend", [LAZY, MEMORY], ids=["lazy", "memory"])
+def test_an_epoch_of_many_turns_counts_all_the_keys_that_it_has_put(backend: Any) -> None:
+    spout = FeederSpout(["n"])
+    builder = TopologyBuilder()
+    builder.set_spout("spout", spout)
+    builder.set_bolt("grow", Growing(), inputs="spout")
+    end = CaptureBolt()
+    builder.set_bolt("end", end, inputs="grow")
+    with LocalCluster() as cluster:
+        cluster.submit(builder.build(), backend, "one")
+        for n in range(2000):
+            spout.feed([n])
+        cluster.run_until_idle()
+    assert end.values == [(n, n + 1) for n in range(2000)]
