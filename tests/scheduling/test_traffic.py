@@ -757,3 +757,20 @@ def every_placement(count: int, nodes: int) -> list[list[int]]:
     for _ in range(count):
         found = [[*each, node] for each in found for node in range(nodes)]
     return found
+
+
+def test_a_round_shares_its_search_among_topologies_and_nodes() -> None:
+    looks = 0
+    allowed = Division.allowed
+
+    def counted(self: Division, *arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return allowed(self, *arguments)
+
+    scene = generate(60, 12, 24, 6, seed=1, shapes="random")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Division, "allowed", counted)
+        answer = scene.scheduled("traffic", {"traffic.scheduler.search.budget": 5000})
+    assert all(len(answer.assignments[each.id]) == len(each.executors) for each in scene.topologies)
+    assert looks < 10_000

@@ -44,6 +44,8 @@ _BUSY_WORKER = 90.0
 # 1 hardly any division is even enough, at 2 one of two workers may have all.
 _UNEVEN = 1.5
 _UNEVEN_GUESS = 1.25
+_BINS_OF_A_LOOK = 16  # that are compared in about the time of one
+_LEAST_PASSES = 4  # over all executors: the first answer, and what moves and swaps bring at once
 _RESTARTED = 200  # executors up to which answers are disturbed and improved again
 
 
@@ -256,7 +258,8 @@ def _over_nodes(task: Task, worker_load: float) -> dict[str, list[ExecutorId]] |
             division.homes[item] = bin_by_node[slot.node]
             if task.stay:
                 division.lock(item, bin_by_node[slot.node])
-    if not _search(Search(division, settings.budget), problem, settings):
+    budget = _looks(settings.budget, len(items), len(task.nodes))
+    if not _search(Search(division, budget), problem, settings):
         return None
     by_node: dict[str, list[ExecutorId]] = {}
     for executor, bin_ in zip(executors, division.bins, strict=True):
@@ -268,6 +271,7 @@ def _search(search: Search, problem: TrafficProblem, settings: TrafficSettings) 
     """Search for little traffic, then for a balance that is worth its traffic."""
     division = search.division
     homes = [*division.homes]
+    budget = search.budget
 
     def weigh(crossing: float) -> None:
         balance = settings.balance_weight * _scale(problem, crossing)
@@ -290,10 +294,17 @@ def _search(search: Search, problem: TrafficProblem, settings: TrafficSettings) 
     chance = Chance()
     # Without balance first: what crosses at the least is the measure by which balance is weighed.
     division.weights = replace(division.weights, balance=0.0 if problem.total else 1.0)
-    least = _best(search, answers, chance, settings.budget // 2)
+    least = _best(search, answers, chance, budget // 2)
     weigh(max(0.0, problem.total - division.value))
-    division.load_answer(_best(search, [least, *answers], chance, settings.budget // 2))
+    division.load_answer(_best(search, [least, *answers], chance, budget // 2))
     return True
+
+
+def _looks(budget: int, executors: int, bins: int) -> int:
+    """Return how many looks at an executor a search may take: fewer among many bins, of which each
+    look compares all.
+    """
+    return max(_LEAST_PASSES * executors, budget * _BINS_OF_A_LOOK // max(_BINS_OF_A_LOOK, bins))
 
 
 def _scale(problem: TrafficProblem, crossing: float) -> float:
@@ -426,7 +437,7 @@ def _search_of_workers(
     )
     inside = sum(item.traffic for item in items) / 2.0
     balance = _WORKER_BALANCE * inside or 1.0
-    budget = max(4 * len(items), task.settings.budget // 10)
+    budget = _looks(task.settings.budget // 10, len(items), count)
     division = Division(items, limits, problem.num_rows, Weights(balance=balance))
     for item, executor in enumerate(executors):
         slot = homes.get(executor)

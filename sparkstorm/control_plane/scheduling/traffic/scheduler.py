@@ -10,6 +10,7 @@ T-Storm: `topology.workers` is what users set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from sparkstorm.common.config import check
@@ -79,10 +80,13 @@ class TrafficScheduler:
             if (count := machines_of(topology, self._machines)) is not None
         }
         demand = Demand(cluster)
+        # A round has one budget, however many topologies a new cluster is to place.
+        budget = self._settings.budget // max(1, len(topologies))
+        settings = replace(self._settings, budget=budget)
         # Those that share no machine first: others would be on each by then.
         for topology_id in sorted(topologies, key=lambda each: (each not in machines, each)):
             topology = cluster.topologies[topology_id]
-            turn = _Turn(topology, cluster, demand, machines, self._settings)
+            turn = _Turn(topology, cluster, demand, machines, settings)
             try:
                 if turn.lacks_something:
                     turn.fill()

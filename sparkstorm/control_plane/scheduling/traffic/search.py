@@ -92,7 +92,7 @@ class Search:
         division = self.division
         division.clear()
         todo = [item for item in self._by_size() if division.bins[item] == NOWHERE]
-        states = _FEASIBLE_STATES
+        states = min(_FEASIBLE_STATES, self.budget)
 
         def visit(turn: int) -> bool:
             nonlocal states
