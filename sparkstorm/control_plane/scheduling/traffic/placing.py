@@ -44,7 +44,7 @@ _BUSY_WORKER = 90.0
 # 1 hardly any division is even enough, at 2 one of two workers may have all.
 _UNEVEN = 1.5
 _UNEVEN_GUESS = 1.25
-_BINS_OF_A_LOOK = 16  # that are compared in about the time of one
+_BINS_OF_A_LOOK = 16  # up to which a budget counts looks alone; no measurement chose it
 _LEAST_PASSES = 4  # over all executors: the first answer, and what moves and swaps bring at once
 _RESTARTED = 200  # executors up to which answers are disturbed and improved again
 
