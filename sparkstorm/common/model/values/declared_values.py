@@ -44,8 +44,8 @@ def declared_fields(fields: Sequence[str], types: Mapping[str, str]) -> list[Dec
 def row_check(fields: Sequence[Declared]) -> Callable[[Sequence[Any]], bool]:
     """Return the function that says whether a row's values are of the declared types.
 
-    It is one expression, as dataclasses makes methods: two calls for each field took four times as
-    long, nearly as long as the emission.
+    It is one expression, as dataclasses makes methods: with a loop over `holds` a whole word count
+    whose pairs of text and number are typed took 1.2 times the CPU.
     """
     terms = []
     for place, kind, _ in fields:
