@@ -9,6 +9,7 @@ import pytest
 from sparkstorm.common.config import keys
 from sparkstorm.common.errors import InvalidConfigError
 from sparkstorm.common.settings import (
+    AutoscaleSettings,
     ComponentSettings,
     DeliverySettings,
     EpochSettings,
@@ -21,6 +22,7 @@ from sparkstorm.common.settings import (
 )
 
 KINDS: list[type[Settings]] = [
+    AutoscaleSettings,
     ComponentSettings,
     DeliverySettings,
     EpochSettings,
@@ -131,3 +133,36 @@ def test_the_periods_of_nimbus_come_from_their_keys() -> None:
         11_000,
         120_000,
     )
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        (
+            {"topology.autoscale.min.workers": 3, "topology.autoscale.max.workers": 2},
+            "topology.autoscale.min.workers, 3, is more than topology.autoscale.max.workers, 2: "
+            "lower the first or raise the second",
+        ),
+        (
+            {"topology.autoscale.utilization.min": 0.9},
+            "topology.autoscale.utilization.min, 0.9, is more than half of "
+            "topology.autoscale.utilization.max, 0.8: lower the first or raise the second",
+        ),
+        (
+            {"topology.autoscale.utilization.max": 0.7},
+            "topology.autoscale.utilization.min, 0.4, is more than half of "
+            "topology.autoscale.utilization.max, 0.7: lower the first or raise the second",
+        ),
+    ],
+)
+def test_limits_of_scaling_that_contradict_each_other_are_refused(
+    conf: dict[str, float], words: str
+) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        AutoscaleSettings.of(conf)
+    assert str(caught.value) == words
+
+
+def test_limits_of_scaling_may_be_equal() -> None:
+    conf = {"topology.autoscale.min.workers": 2, "topology.autoscale.max.workers": 2}
+    assert AutoscaleSettings.of(conf).max_workers == 2

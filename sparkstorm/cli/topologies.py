@@ -28,6 +28,7 @@ from sparkstorm.common.model.assignment import FAILED as CANNOT_START
 from sparkstorm.common.model.failure import Cause, FailureGroup
 from sparkstorm.common.model.names import counted, driver_of_node, shown
 from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.settings import AutoscaleMode
 from sparkstorm.control_plane.insight.records import (
     ClusterReport,
     DriverView,
@@ -39,7 +40,6 @@ from sparkstorm.control_plane.insight.records import (
     to_json,
 )
 from sparkstorm.driver.console import held_lines
-from sparkstorm.extensions.autoscale.settings import ModeSettings
 
 _LAST_ERROR = 60  # as long as a row of `tasks` without it: the double would fold every table
 _COUNTS = ("emitted", "executed", "acked", "failed", "parked")
@@ -139,7 +139,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 def scaling_line(handle: TopologyHandle, view: TopologyReport) -> str:
     """Return the plan of a topology with `topology.autoscale` as a line; empty without one."""
-    mode = ModeSettings.of(view.conf).mode
+    mode = AutoscaleMode.of(view.conf).mode
     if not mode:
         return ""
     try:

@@ -25,6 +25,7 @@ from sparkstorm.common.model.topology import Topology, validate, validate_name
 from sparkstorm.common.model.values.codec import Codec
 from sparkstorm.common.model.values.value_types import check_serializers, register, top_module
 from sparkstorm.common.settings import (
+    AutoscaleSettings,
     FileSettings,
     NimbusSettings,
     RequestSettings,
@@ -68,6 +69,7 @@ def prepare(
     _check_recorded(topology, total)
     validate_sizes(total, topology_id)
     register(SubmissionSettings.of(total).serializers)
+    AutoscaleSettings.of(total)
     check_choice(total)
     check_master(total)
     ask_validator(total, name, topology)

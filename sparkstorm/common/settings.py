@@ -368,6 +368,39 @@ class SubmissionSettings(Settings):
     durability: Annotated[str, "topology.cells.durability"]
 
 
+@dataclass(frozen=True, slots=True)
+class AutoscaleMode(Settings):
+    """Whether Nimbus scales a topology: True, False or "advise"."""
+
+    mode: Annotated[bool | str, "topology.autoscale"]
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscaleSettings(Settings):
+    """Limits and times of scaling."""
+
+    min_workers: Annotated[int, "topology.autoscale.min.workers"]
+    max_workers: Annotated[int | None, "topology.autoscale.max.workers"]
+    low: Annotated[float, "topology.autoscale.utilization.min"]
+    high: Annotated[float, "topology.autoscale.utilization.max"]
+    catch_up_ms: Annotated[int, "topology.autoscale.catch.up.secs"]
+    grace_ms: Annotated[int, "topology.autoscale.grace.secs"]
+
+    def __post_init__(self) -> None:
+        remedy = "lower the first or raise the second"
+        if self.max_workers is not None and self.min_workers > self.max_workers:
+            raise InvalidConfigError(
+                f"topology.autoscale.min.workers, {self.min_workers}, is more than "
+                f"topology.autoscale.max.workers, {self.max_workers}: {remedy}"
+            )
+        # Within a narrower band, two executors in place of one are below it at once.
+        if 2 * self.low > self.high:
+            raise InvalidConfigError(
+                f"topology.autoscale.utilization.min, {self.low}, is more than half of "
+                f"topology.autoscale.utilization.max, {self.high}: {remedy}"
+            )
+
+
 FOLDER_KEY = "topology.folder"
 
 

@@ -130,6 +130,11 @@ def test_an_illegal_topology_is_refused_and_leaves_nothing(topology: Topology, w
         ({"storm.local.dir": "/elsewhere"}, "storm.local.dir belongs to the cluster"),
         ({"topology.bolt.parallelism": {"split": 0}}, "parallelism of 'split'"),
         ({"topology.upgrade.wrokers": []}, "did you mean topology.upgrade.workers"),
+        (
+            {"topology.autoscale.min.workers": 3, "topology.autoscale.max.workers": 2},
+            "min.workers, 3, is more than topology.autoscale.max.workers, 2: lower",
+        ),
+        ({"topology.autoscale.utilization.min": 0.5}, "utilization.min, 0.5, is more than half"),
     ],
 )
 def test_an_illegal_setting_is_refused_and_leaves_nothing(conf: Any, words: str) -> None:

@@ -36,6 +36,7 @@ def of(conf: Any = None, executors: Any = None, resources: Any = None) -> Any:
         (of({"topology.wrokers": 1}), "did you mean"),
         (of({"topology.acker.executors": 9}), "fixed for a topology's life"),
         (of({"storm.local.dir": "/x"}), "belongs to the cluster"),
+        (of({"topology.autoscale.utilization.min": 0.5}), "0.5, is more than half of"),
         (of({"app.x": float("inf")}), "app.x: .*not JSON"),
         (of({"topology.component.resources.map": {"gpu": -2}}), "'gpu': expected an amount"),
         (ANY(None, {}, None), "expected settings by key"),

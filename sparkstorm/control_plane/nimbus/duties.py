@@ -151,11 +151,6 @@ class NimbusDuties:
             "reading": reading.problems,
             "deploys": self._deploys.problems,
             "requests": self._requests.problems,
-            "extensions": {
-                name: text
-                for extension in self._extensions
-                for name, text in extension.problems.items()
-            },
             "cleanup": self.cleanup.problems,
             "stores": {**self._stores.problems, **self._without_store(reading)},
             "leader": {},

@@ -216,7 +216,6 @@ FINDERS = (
     "pauses",
     "deploys",
     "requests",
-    "extensions",
     "cleanup",
     "stores",
     "turn",

@@ -6,7 +6,7 @@ repeated with the same outcome record, to the same end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from sparkstorm.common.extension_points import extensions_at
 from sparkstorm.common.model.assignment import TopologyBase
@@ -21,8 +21,6 @@ class NimbusExtension:
 
     kinds: tuple[RequestKind, ...] = ()
     """Kinds of requests about a topology that it carries out."""
-    problems: Mapping[str, str] = {}
-    """Sentences for the problem board, by topology, as of its last `advance`."""
 
     def __init__(self, parts: NimbusParts, ask: Callable[[], None]) -> None:
         self.parts = parts

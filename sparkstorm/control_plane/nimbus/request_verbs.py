@@ -43,7 +43,7 @@ from sparkstorm.common.model.requests import (
 )
 from sparkstorm.common.model.status import Action, RebalanceOptions, TopologyStatus
 from sparkstorm.common.model.tasks import check_cells
-from sparkstorm.common.settings import SubmissionSettings
+from sparkstorm.common.settings import AutoscaleSettings, SubmissionSettings
 from sparkstorm.control_plane.blobs.store import BlobKind
 from sparkstorm.control_plane.cluster.nimbus_state import Deploy
 from sparkstorm.control_plane.cluster.request_checks import checked_rebalance
@@ -159,8 +159,9 @@ class RequestVerbs:
             self._check_codes(base, options, reading)
             self._check_sizes(base, options)
             if options.conf:
-                new = self._settings(base, options.conf)
-                self._check_durable(new.durability, base.stores)
+                conf = {**self._conf(base), **options.conf}
+                AutoscaleSettings.of(conf)
+                self._check_durable(SubmissionSettings.of(conf).durability, base.stores)
         if extension := self._extension_by_kind.get(request.kind):
             outline = self._new_outline(request)
             self._check_kept(request, base)
@@ -302,11 +303,11 @@ class RequestVerbs:
         if len(stores) > 1 and durability != "process":
             self._parts.hooks.check_durable(durability, stores)
 
-    def _settings(
-        self, base: TopologyBase, change: Mapping[str, Any] | None = None
-    ) -> SubmissionSettings:
-        own = self._parts.reader.topology_conf(base.conf_key)
-        return SubmissionSettings.of({**self._parts.conf, **own, **(change or {})})
+    def _settings(self, base: TopologyBase) -> SubmissionSettings:
+        return SubmissionSettings.of(self._conf(base))
+
+    def _conf(self, base: TopologyBase) -> dict[str, Any]:
+        return {**self._parts.conf, **self._parts.reader.topology_conf(base.conf_key)}
 
     def _check_kept(self, request: Request, running: TopologyBase) -> None:
         """Refuse new code whose configuration names other stores than those of the topology that

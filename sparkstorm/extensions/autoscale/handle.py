@@ -12,11 +12,11 @@ from sparkstorm.common.config import Conf, merge
 from sparkstorm.common.errors import IllegalTransitionError, NotAliveError
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.common.model.status import TopologyStatus
+from sparkstorm.common.settings import AutoscaleSettings
 from sparkstorm.control_plane.scheduling.measured.measuring import CountRecords
-from sparkstorm.extensions.autoscale.model import Plan
+from sparkstorm.extensions.autoscale.model import Bounds, Plan
 from sparkstorm.extensions.autoscale.planning import plan
 from sparkstorm.extensions.autoscale.reading import load_of
-from sparkstorm.extensions.autoscale.settings import AutoscaleSettings
 
 
 class Scaling:
@@ -61,7 +61,7 @@ class Scaling:
         load = load_of(base, outline, assignment, stores, beats, self._slots(), now_ms)
         if isinstance(load, str):
             raise IllegalTransitionError(f"{self._name} cannot be scaled yet: {load}")
-        return plan(load, self.settings().bounds(self._name))
+        return plan(load, Bounds.of(self.settings()))
 
     def _counts(self) -> list[CountRecords]:
         """Return the counts in each of its stores: with several, an owner has a record "owner@name"

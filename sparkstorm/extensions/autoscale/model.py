@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sparkstorm.common.model.status import RebalanceOptions
+from sparkstorm.common.settings import AutoscaleSettings
 
 
 # A tuple: made by the dozen for each look.
@@ -108,6 +109,17 @@ class Bounds:
     low: float = 0.4
     high: float = 0.8
     catch_up_s: float = 600.0
+
+    @classmethod
+    def of(cls, settings: AutoscaleSettings) -> Bounds:
+        """Return the limits that a topology's settings give."""
+        return cls(
+            settings.min_workers,
+            settings.max_workers,
+            settings.low,
+            settings.high,
+            settings.catch_up_ms / 1000,
+        )
 
     @property
     def target(self) -> float:

@@ -11,19 +11,18 @@ import hashlib
 import logging
 from collections.abc import Callable
 
-from sparkstorm.common.errors import InvalidConfigError, SparkStormError
+from sparkstorm.common.errors import SparkStormError
 from sparkstorm.common.model.requests import Request, RequestKind
 from sparkstorm.common.model.status import TopologyStatus
-from sparkstorm.common.settings import NimbusSettings
+from sparkstorm.common.settings import AutoscaleMode, AutoscaleSettings, NimbusSettings
 from sparkstorm.control_plane.nimbus.cluster_reader import Reading
 from sparkstorm.control_plane.nimbus.extension import NimbusExtension
 from sparkstorm.control_plane.nimbus.parts import NimbusParts
 from sparkstorm.control_plane.scheduling.round import slots_for
 from sparkstorm.control_plane.scheduling.snapshot import KnownTopology
-from sparkstorm.extensions.autoscale.model import Plan
+from sparkstorm.extensions.autoscale.model import Bounds, Plan
 from sparkstorm.extensions.autoscale.planning import due
 from sparkstorm.extensions.autoscale.reading import load_of
-from sparkstorm.extensions.autoscale.settings import AutoscaleSettings, ModeSettings
 
 _LOG = logging.getLogger(__name__)
 # How often a topology is looked at: workers keep a record for each minute.
@@ -44,18 +43,13 @@ class Autoscaler(NimbusExtension):
         scaled = {
             topology_id: topology
             for topology_id, topology in reading.snapshot.topologies.items()
-            if ModeSettings.of(topology.conf).mode is True
+            if AutoscaleMode.of(topology.conf).mode is True
             and topology.base.status is TopologyStatus.ACTIVE
         }
         self._not_before_ms = {
             topology_id: due_ms
             for topology_id, due_ms in self._not_before_ms.items()
             if topology_id in reading.snapshot.topologies
-        }
-        self.problems = {
-            topology_id: text
-            for topology_id, text in self.problems.items()
-            if topology_id in scaled
         }
         did = False
         for topology_id, topology in scaled.items():
@@ -66,13 +60,9 @@ class Autoscaler(NimbusExtension):
 
     def _look(self, topology: KnownTopology, reading: Reading, now_ms: int) -> bool:
         topology_id = topology.base.topology_id
-        self.problems = {key: text for key, text in self.problems.items() if key != topology_id}
         try:
             settings = AutoscaleSettings.of(topology.conf)
             plan = self._plan(topology, settings, reading, now_ms)
-        except InvalidConfigError as error:
-            self.problems = {**self.problems, topology_id: str(error)}
-            return False
         except SparkStormError as error:
             _LOG.warning("%s is not scaled: %s", topology_id, error)
             return False
@@ -89,7 +79,6 @@ class Autoscaler(NimbusExtension):
     ) -> Plan | None:
         base = topology.base
         assignment = reading.snapshot.assignments.get(base.topology_id)
-        bounds = settings.bounds(base.name)
         if assignment is None:
             return None
         beats = [beat for beat in reading.beats if beat.topology_id == base.topology_id]
@@ -98,7 +87,7 @@ class Autoscaler(NimbusExtension):
         load = load_of(base, topology.outline, assignment, stores, beats, slots, now_ms)
         if isinstance(load, str):
             return None
-        return due(load, bounds, settings.grace_ms)
+        return due(load, Bounds.of(settings), settings.grace_ms)
 
     def _request(self, topology: KnownTopology, plan: Plan, now_ms: int) -> Request:
         topology_id = topology.base.topology_id
