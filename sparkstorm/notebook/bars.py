@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparkstorm.extensions.laboratory.scene import check_known
+from sparkstorm.extensions.laboratory.arguments import check_known
 from sparkstorm.notebook.svg import FAINT, INK, LINE, PALETTE, Svg, cut, document, text
 
 _LABEL = 150

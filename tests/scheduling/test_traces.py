@@ -75,7 +75,6 @@ def test_a_collection_of_googles_trace_is_a_topology_of_one_component() -> None:
         (["m_1,0,1,10,x,1,USING"], [], r"machine_meta.csv, line 1: could not convert .*'x'"),
         (["m_1,0,1,10,-1,1,USING"], [], r"machine_meta.csv, line 1: -1, 1 are no amounts"),
         (["m\r_1,0,1,10,1,1"], [], r"machine_meta.csv, line 1: it is no CSV \(new-line char"),
-        ([b"m_1,0,1,10,1,1"], [], r"machine_meta.csv, line 1: it is no CSV \(iterator should"),
         ([",0,1,10,1,1"], [], r"machine_meta.csv, line 1: machine_id is empty"),
         ([], ["M1,1,,1,T,1,2"], r"batch_task.csv, line 1: job_name is empty"),
         ([], ["M1,nan,j,1,T,1,2"], r"batch_task.csv, line 1: nan, ,  are no amounts"),

@@ -8,7 +8,7 @@ from collections import Counter
 
 from sparkstorm.control_plane.scheduling.resource.resources import CPU
 from sparkstorm.control_plane.scheduling.traffic.problem import Demand, TrafficProblem
-from sparkstorm.extensions.laboratory.scene import Row, Scene
+from sparkstorm.extensions.laboratory.scene import Row, Scene, check_scene
 
 
 def node_loads(scene: Scene) -> dict[str, float]:
@@ -31,6 +31,7 @@ def costs(scene: Scene) -> Row:
     the CPU share of the busiest node by the mean of all; `fragmentation` the share of free slots
     that lie on nodes with a worker, 0 where whole nodes are free.
     """
+    check_scene(scene)
     racks = {node.id: node.rack for node in scene.supervisors}
     total = workers = nodes = between_racks = 0.0
     for topology in scene.topologies:

@@ -18,9 +18,10 @@ from sparkstorm.common.errors import InvalidConfigError, show
 from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
 from sparkstorm.control_plane.scheduling.records import Conf, SupervisorView, TopologyView
 from sparkstorm.control_plane.scheduling.view import Assignments
+from sparkstorm.extensions.laboratory.arguments import check_conf, is_amount
 from sparkstorm.extensions.laboratory.costs import costs
 from sparkstorm.extensions.laboratory.plugged import scheduler_named
-from sparkstorm.extensions.laboratory.scene import Row, Scene, check_conf, is_amount, moved
+from sparkstorm.extensions.laboratory.scene import Row, Scene, check_scene, moved
 
 _UNMEASURED_MS = 60_000  # after a start; as for running topologies (measured/measuring.py)
 
@@ -136,6 +137,7 @@ def play(
     at its rates. Topologies of the scene have run for as long as their `uptime_ms` says.
     InvalidConfigError names an event that cannot be: a node that is not there, a topology twice.
     """
+    check_scene(scene)
     for name, seconds in (("until_s", until_s), ("every_s", every_s)):
         if not is_amount(seconds) or (name == "every_s" and not seconds):
             raise InvalidConfigError(f"{name}: a number of seconds is needed, not {show(seconds)}")

@@ -21,7 +21,8 @@ from sparkstorm.control_plane.scheduling.records import (
     SupervisorView,
     TopologyView,
 )
-from sparkstorm.extensions.laboratory.scene import Scene, check_known, checked_whole, is_amount
+from sparkstorm.extensions.laboratory.arguments import check_known, checked_whole, is_amount
+from sparkstorm.extensions.laboratory.scene import Scene
 
 CLUSTERS = ("homogeneous", "mixed", "racked")
 MEMORY_MB = 128.0  # asked for by each executor, the key's default

@@ -27,7 +27,8 @@ from sparkstorm.control_plane.scheduling.measured.flows import SharedFlow, Share
 from sparkstorm.control_plane.scheduling.records import ComponentView, TopologyView
 from sparkstorm.control_plane.scheduling.resource.resources import CPU
 from sparkstorm.control_plane.scheduling.traffic.problem import Demand, Placed
-from sparkstorm.extensions.laboratory.scene import Row, Scene, is_amount
+from sparkstorm.extensions.laboratory.arguments import check_kind, is_amount
+from sparkstorm.extensions.laboratory.scene import Row, Scene, check_scene
 
 _DIVISORS = ("node_bytes_per_s", "rack_bytes_per_s", "cores_per_worker")
 
@@ -85,9 +86,14 @@ def predict(
     the network costs there is subtracted. InvalidConfigError names a topology that was not
     measured, or lacks a place in either scene.
     """
+    check_scene(scene)
+    network = Network() if network is None else network
+    check_kind("network", network, Network, "a Network")
+    if measured_in is not None:
+        check_scene(measured_in, "measured_in")
     if not is_amount(load):
         raise InvalidConfigError(f"load: expected 0 or more times the rates, got {show(load)}")
-    model = _Model(scene, network or Network(), measured_in)
+    model = _Model(scene, network, measured_in)
     return [model.row(topology, load) for topology in scene.topologies]
 
 

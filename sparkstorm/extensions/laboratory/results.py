@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from sparkstorm.common.errors import InvalidConfigError, show
-from sparkstorm.extensions.laboratory.scene import Row, check_known
+from sparkstorm.common.errors import InvalidConfigError, reason_of, show
+from sparkstorm.extensions.laboratory.arguments import (
+    check_kind,
+    check_known,
+    checked_whole,
+    listed,
+)
+from sparkstorm.extensions.laboratory.scene import Row, checked_rows
 
 _CONFIDENT = 1.96  # standard errors, for 95 % of a normal distribution
 
@@ -42,13 +48,19 @@ class Sweep:
 
     def to_csv(self, path: Path | str) -> None:
         """Write all rows as CSV with a header."""
-        import_module("pyarrow.csv").write_csv(self.table(), str(path))
+        check_kind("path", path, (Path, str), "a file's path")
+        write_csv = import_module("pyarrow.csv").write_csv
+        try:
+            with Path(path).open("wb") as file:
+                write_csv(self.table(), file)
+        except OSError as error:
+            raise InvalidConfigError(f"{path} cannot be written: {reason_of(error)}") from error
 
     def summary(
         self,
-        values: Sequence[str],
-        by: Sequence[str] = ("scheduler",),
-        ratios: Sequence[str] = (),
+        values: Iterable[str],
+        by: Iterable[str] = ("scheduler",),
+        ratios: Iterable[str] = (),
         to: str = "default",
     ) -> list[Row]:
         """Return the mean of columns for each combination of others, with half the width of its 95 %
@@ -58,6 +70,10 @@ class Sweep:
         same seed and parameters. What has no value, no finite one, or a divisor of 0, is left out of
         a mean.
         """
+        values, by, ratios = (
+            listed(name, columns, "columns")
+            for name, columns in (("values", values), ("by", by), ("ratios", ratios))
+        )
         for name in (*values, *by, *ratios):
             check_known(name, self._names, "columns")
         for name in (*values, *ratios):
@@ -99,6 +115,9 @@ def _means(rows: Sequence[Row], values: Sequence[str]) -> Row:
 
 def latex(rows: Sequence[Row], caption: str = "", digits: int = 2) -> str:
     """Return rows as a LaTeX table (booktabs); a column with its `_ci` becomes one with a ±."""
+    rows = checked_rows(rows)
+    check_kind("caption", caption, str, "a text")
+    checked_whole(digits, "digits", most=17, least=0)
     names = list(dict.fromkeys(name for row in rows for name in row if not name.endswith("_ci")))
     aligned = "".join(
         "l" if any(isinstance(row.get(name), str) for row in rows) else "r" for name in names

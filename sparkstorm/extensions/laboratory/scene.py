@@ -3,18 +3,15 @@ as plain data.
 """
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from numbers import Real
-from typing import Any, TypeGuard
+from typing import Any
 
 from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
-from sparkstorm.common.model.strict import named_errors, near_name, whole
 from sparkstorm.common.model.tasks import partition_fixed
 from sparkstorm.control_plane.scheduling.previous import PreviousPlacement, ScheduleReason
 from sparkstorm.control_plane.scheduling.reasons import Reasons
@@ -26,6 +23,13 @@ from sparkstorm.control_plane.scheduling.records import (
 )
 from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.control_plane.scheduling.view import Assignments, ClusterView, Scheduler
+from sparkstorm.extensions.laboratory.arguments import (
+    check_conf,
+    check_kind,
+    checked_whole,
+    listed,
+    scheduler_names,
+)
 from sparkstorm.extensions.laboratory.form.fields import parse
 from sparkstorm.extensions.laboratory.form.measured import host_row, measured_row
 from sparkstorm.extensions.laboratory.form.storm_problem import Round, problem_from, rows_of
@@ -59,6 +63,7 @@ class Scene:
         InvalidConfigError when it is malformed, is of JStorm's form, or has rounds: a scene is one
         moment.
         """
+        check_kind("text", text, (str, bytes), "a problem's text, such as Path(file).read_text()")
         fields = parse(text)
         if isinstance(fields, dict) and fields.get("scheduler") == "jstorm":
             raise InvalidConfigError(
@@ -91,8 +96,12 @@ class Scene:
         conf: Conf | None = None,
     ) -> "Scene":
         """Return the scene of a live cluster, from the records that Nimbus schedules with."""
+        nodes = listed("supervisors", supervisors, "SupervisorView", SupervisorView)
+        views = listed("topologies", topologies, "TopologyView", TopologyView)
+        check_kind("assignments", assignments, Mapping, "a mapping by topology")
+        check_conf(conf)
         placed = {name: dict(rows) for name, rows in assignments.items()}
-        return cls(tuple(supervisors), tuple(topologies), placed, conf or {})
+        return cls(tuple(nodes), tuple(views), placed, conf or {})
 
     def view(self) -> ClusterView:
         """Return a new cluster view of this scene without dead ports."""
@@ -156,7 +165,8 @@ class Scene:
             raise InvalidConfigError(
                 f"there is no topology {show(topology_id)}, only {_some(other.id for other in self.topologies)}"
             )
-        changed = _resized(topology, executors or {})
+        check_conf(conf)
+        changed = _resized(topology, {} if executors is None else executors)
         workers = (
             topology.num_workers
             if num_workers is None
@@ -177,7 +187,7 @@ class Scene:
 
         InvalidConfigError when there is no such supervisor.
         """
-        known_ids = {supervisor.id for supervisor in self.supervisors}
+        known_ids = [supervisor.id for supervisor in self.supervisors]
         for node in nodes:
             if node not in known_ids:
                 raise InvalidConfigError(
@@ -346,6 +356,7 @@ class Scene:
         """Return the scene as a problem in the form of cluster files, which cannot hold a requested
         rebalance.
         """
+        check_kind("scheduler", scheduler, str, "a name")
         return json.dumps(
             {
                 "scheduler": scheduler,
@@ -439,23 +450,11 @@ def _topology_row(topology: TopologyView) -> Row:
     return {**row, "conf": conf, "components": parts, **measured}
 
 
-def checked_whole(number: int, name: str, most: int = 2**31 - 1, least: int = 1) -> int:
-    """Return a whole number from `least` to `most`; InvalidConfigError names it where it is none."""
-    with named_errors(InvalidConfigError, name):
-        return int(whole(least, most)(number))
-
-
-def is_amount(value: object) -> TypeGuard[float]:
-    """Return whether a value is a finite number of 0 or more; True and texts are none."""
-    return (
-        isinstance(value, Real) and not isinstance(value, bool) and 0.0 <= float(value) < math.inf
-    )
-
-
 def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyView:
     """Return the topology with other numbers of executors; each component's tasks are divided among
     them again.
     """
+    check_kind("executors", executors, Mapping, "a mapping of numbers by component")
     parts = {part.id: part for part in topology.components}
     for name, number in executors.items():
         if name not in parts:
@@ -471,22 +470,13 @@ def _resized(topology: TopologyView, executors: Mapping[str, int]) -> TopologyVi
     return replace(topology, components=tuple(parts.values()))
 
 
-def check_conf(conf: object) -> None:
-    """Raise InvalidConfigError where settings for one question are no mapping."""
-    if conf is not None and not isinstance(conf, Mapping):
-        raise InvalidConfigError(f"conf: a mapping of settings is needed, not {show(conf)}")
-
-
-def check_known(name: str, names: Iterable[str], where: str = "") -> None:
-    """Raise InvalidConfigError where `name` is none of `names`."""
-    known = list(names)
-    if name not in known:
-        words = f"there is no {show(name)}, only {', '.join(known)}{near_name(name, known)}"
-        raise InvalidConfigError(f"{where}: {words}" if where else words)
-
-
 def _some(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)[:20]) or "none"
+
+
+def check_scene(scene: object, name: str = "scene") -> None:
+    """Raise InvalidConfigError where an argument is no scene."""
+    check_kind(name, scene, Scene, "a Scene")
 
 
 def moved(before: Scene, after: Scene) -> list[Row]:
@@ -496,6 +486,8 @@ def moved(before: Scene, after: Scene) -> list[Row]:
     Tasks count, since a rebalance may deal them to other executors: those that stay in their slot
     have not moved.
     """
+    check_scene(before, "before")
+    check_scene(after, "after")
     moves = []
     for topology in after.topologies:
         old = before.assignments.get(topology.id, {})
@@ -529,8 +521,8 @@ def compare(scene: Scene, schedulers: Sequence[str], conf: Conf | None = None) -
     A scheduler that raises, because a setting is missing or by its own fault, has a row with
     the reason only.
     """
-    names = [schedulers] if isinstance(schedulers, str) else schedulers
-    return [_compared(scene, name, conf) for name in names]
+    check_scene(scene)
+    return [_compared(scene, name, conf) for name in scheduler_names(schedulers)]
 
 
 def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
@@ -556,4 +548,9 @@ def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
 
 def frame(rows: Sequence[Row]) -> Any:
     """Return rows as a pandas DataFrame; ImportError when pandas is not installed."""
-    return import_module("pandas").DataFrame(list(rows))
+    return import_module("pandas").DataFrame(checked_rows(rows))
+
+
+def checked_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return rows as a list; InvalidConfigError where they are none."""
+    return listed("rows", rows, "mappings by column", Mapping)

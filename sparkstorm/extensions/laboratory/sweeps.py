@@ -24,19 +24,18 @@ from typing import Any
 
 from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.control_plane.scheduling.records import Conf
+from sparkstorm.extensions.laboratory.arguments import (
+    check_conf,
+    check_known,
+    checked_whole,
+    listed,
+)
 from sparkstorm.extensions.laboratory.costs import costs
 from sparkstorm.extensions.laboratory.generator import MOST_SEED, generate
 from sparkstorm.extensions.laboratory.network import predict
 from sparkstorm.extensions.laboratory.optimum import distance
 from sparkstorm.extensions.laboratory.results import Sweep
-from sparkstorm.extensions.laboratory.scene import (
-    Row,
-    Scene,
-    check_conf,
-    check_known,
-    checked_whole,
-    moved,
-)
+from sparkstorm.extensions.laboratory.scene import Row, Scene, moved
 
 _PARAMETERS = (
     "num_nodes",
@@ -75,8 +74,8 @@ def sweep(
     wanted = _values_of(parameters or {})
     chosen = [dict(zip(wanted, values, strict=True)) for values in product(*wanted.values())]
     schedulers = [schedulers] if isinstance(schedulers, str) else schedulers
-    names = _listed("schedulers", schedulers, "names or module:Class, such as ['even']")
-    numbers = _listed("seeds", seeds, "whole numbers, such as range(3)")
+    names = _some("schedulers", schedulers, "names or module:Class, such as ['even']")
+    numbers = _some("seeds", seeds, "whole numbers, such as range(3)")
     for seed in numbers:
         checked_whole(seed, "seeds", MOST_SEED, least=0)
     check_conf(conf)
@@ -110,23 +109,21 @@ def _values_of(parameters: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     for name in parameters:
         check_known(name, _PARAMETERS, "parameters")
     return {
-        name: _listed(f"parameters: {name}", values, f"values, such as [{values!r:.40}]")
+        name: _some(f"parameters: {name}", values, f"values, such as [{values!r:.40}]")
         for name, values in parameters.items()
     }
 
 
-def _listed(name: str, values: Iterable[Any], what: str) -> list[Any]:
-    """Return values as a list; InvalidConfigError where they are none, since a table without rows
-    says nothing of what was left out.
+def _some(name: str, values: Iterable[Any], what: str) -> list[Any]:
+    """Return values as a list; InvalidConfigError for none, since a table without rows says nothing
+    of what was left out, and for one that is repeated.
     """
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise InvalidConfigError(f"{name} is to have a list of {what}, not {show(values)}")
-    if not (listed := list(values)):
+    if not (given := listed(name, values, what)):
         raise InvalidConfigError(f"{name} is to have a list of {what}: none is given")
-    ((words, number),) = Counter(map(repr, listed)).most_common(1)
+    ((words, number),) = Counter(map(repr, given)).most_common(1)
     if number > 1:
         raise InvalidConfigError(f"{name}: {words:.80} is given {number} times: give it once")
-    return listed
+    return given
 
 
 def job_rows(job: Mapping[str, Any]) -> list[Row]:

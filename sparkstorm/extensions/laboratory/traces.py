@@ -11,10 +11,11 @@ import csv
 import itertools
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sparkstorm.common.errors import InvalidConfigError, show
+from sparkstorm.common.errors import InvalidConfigError, reason_of, show
 from sparkstorm.common.model.assignment import ExecutorId
 from sparkstorm.control_plane.scheduling.records import (
     ComponentView,
@@ -22,8 +23,9 @@ from sparkstorm.control_plane.scheduling.records import (
     SupervisorView,
     TopologyView,
 )
+from sparkstorm.extensions.laboratory.arguments import checked_whole, is_amount
 from sparkstorm.extensions.laboratory.generator import CPU_KEY, MEMORY_KEY, MOST_SLOTS
-from sparkstorm.extensions.laboratory.scene import Scene, checked_whole, is_amount
+from sparkstorm.extensions.laboratory.scene import Scene
 
 _UPTIME_MS = 3_600_000
 _MACHINE = (
@@ -41,8 +43,8 @@ _STAGE = re.compile(r"[A-Za-z]+(\d+)((?:_\d+)*)$")
 
 
 def from_alibaba(
-    machines: Iterable[str],
-    tasks: Iterable[str],
+    machines: Iterable[str | bytes],
+    tasks: Iterable[str | bytes],
     jobs: int = 10,
     memory_mb: float = 96 * 1024.0,
     most_executors: int = 64,
@@ -80,8 +82,8 @@ def from_alibaba(
 
 
 def from_google(
-    machines: Iterable[str],
-    instances: Iterable[str],
+    machines: Iterable[str | bytes],
+    instances: Iterable[str | bytes],
     jobs: int = 10,
     memory_mb: float = 96 * 1024.0,
     most_executors: int = 64,
@@ -163,13 +165,15 @@ def _job(name: str, rows: Sequence[tuple[str, int, float, float]], most: int) ->
     )
 
 
-def _rows(file: str, lines: Iterable[str], names: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+def _rows(
+    file: str, lines: Iterable[str | bytes], names: Sequence[str]
+) -> Iterator[tuple[int, list[str]]]:
     """Yield the lines of a CSV with their numbers; neither empty ones nor a header."""
-    reader = csv.reader(lines)
+    reader = csv.reader(text for _, text in _lines(file, lines))
     for line in itertools.count(1):
         try:
             row = next(reader, None)
-        except csv.Error as error:  # a bare carriage return, bytes, a field of 128 KiB
+        except csv.Error as error:  # a bare carriage return, a field of 128 KiB
             raise InvalidConfigError(f"{file}, line {line}: it is no CSV ({error})") from error
         if row is None:
             return
@@ -181,6 +185,28 @@ def _rows(file: str, lines: Iterable[str], names: Sequence[str]) -> Iterator[tup
                 f"{file}, line {line}: {len(row)} columns; the trace has {', '.join(names)}"
             )
         yield line, row
+
+
+def _lines(file: str, lines: Iterable[str | bytes]) -> Iterator[tuple[int, str]]:
+    """Yield the lines with their numbers; those of a file that was opened for bytes are decoded."""
+    if isinstance(lines, str | bytes | Mapping) or not isinstance(lines, Iterable):
+        raise InvalidConfigError(
+            f"{file}: lines of text are needed, such as an open file, not {show(lines)}"
+        )
+    reader = itertools.chain(lines)  # a closed file fails below, as one that ends too early
+    for line in itertools.count(1):
+        try:
+            text = next(reader)
+            text = text.decode() if isinstance(text, bytes) else text
+        except StopIteration:
+            return
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise InvalidConfigError(
+                f"{file}, line {line}: it cannot be read: {reason_of(error)}"
+            ) from error
+        if not isinstance(text, str):
+            raise InvalidConfigError(f"{file}, line {line}: a text is needed, not {show(text)}")
+        yield line, text
 
 
 def _name(file: str, line: int, column: str, text: str) -> str:
@@ -211,9 +237,11 @@ def _numbers(file: str, line: int, texts: Sequence[str]) -> list[float]:
     return numbers
 
 
-def _events(file: str, lines: Iterable[str], key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _events(
+    file: str, lines: Iterable[str | bytes], key: str
+) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the events, which have a `key`, with their lines' numbers."""
-    for line, text in enumerate(lines, 1):
+    for line, text in _lines(file, lines):
         if not text.strip():
             continue
         try:
