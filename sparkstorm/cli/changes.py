@@ -40,7 +40,14 @@ from sparkstorm.driver.console import is_wanted
 from sparkstorm.driver.job_options import add_overrides
 from sparkstorm.extensions.autoscale.model import Plan
 
-_SCALE_TITLES = ("component", "rows/s", "per executor", "busy", "wanted", "executors")
+_SCALE_TITLES = (
+    "component",
+    "rows/s",
+    "rows/s per executor",
+    "busy",
+    "rows/s wanted",
+    "executors",
+)
 
 
 def add_verbs(verbs: Any) -> None:
@@ -281,6 +288,8 @@ def scale(arguments: argparse.Namespace) -> int:
     """Show how many executors and workers a topology needs for what arrives and for its backlog,
     from its true rates (rows by the time that they take); carry it out with --apply.
     """
+    if arguments.yes and not arguments.apply:
+        raise InvalidConfigError("--yes carries nothing out without --apply: give both")
     with opened(arguments, writes=arguments.apply) as cluster:
         handle = cluster.topology(arguments.name)
         plan = handle.scaling.plan()

@@ -44,6 +44,20 @@ def test_executors_follow_from_rows_by_useful_time() -> None:
     assert result == "1,000 rows/s wanted, an executor does 500 rows/s, at 60%: 4 executors"
 
 
+def test_a_plan_above_its_division_gives_the_load_of_one_fewer() -> None:
+    found = plan(chain(470, costs=(0.0, 0.0, 0.0032), tasks=4), BOUNDS)
+    rates = "470 rows/s wanted, an executor does 312 rows/s, at 60%"
+    reason = "since of 3 one would have 2 of 4 tasks, 75%"
+    assert part_of(found, "count").why == f"{rates}: 4 executors, {reason}"
+    cores = "1.5 cores at the wanted rates, 60% of a core for each worker"
+    assert (found.wanted_workers, found.why) == (4, f"{cores}; of 3 the fullest would have 75%")
+
+
+def test_a_component_of_one_executor_is_not_told_that_fewer_would_be_too_few() -> None:
+    found = part_of(plan(chain(10), BOUNDS), "split")
+    assert found.why == "10 rows/s wanted, an executor does 1,000 rows/s: 1% of 1 executor"
+
+
 def test_a_backlog_is_read_in_the_catch_up_time_next_to_what_arrives() -> None:
     load = chain(1000, backlog=60_000)
     assert wanted_rates(load.components, 600)["count"] == pytest.approx(1100)

@@ -414,7 +414,7 @@ def test_a_plan_of_scale_is_shown_explained_and_carried_out(
                 Commit(slot, dict.fromkeys(tasks, 1), 0, minute + 1, progress=data, earlier=before)
             )
     shown = said(capsys, "scale", "words").splitlines()
-    assert shown[0].split() == ["component", "rows/s", "per", "executor", "busy", "wanted", "executors"]  # fmt: skip
+    assert shown[0].split("  ") == ["component", "rows/s", "rows/s per executor", "busy", "rows/s wanted", "executors"]  # fmt: skip
     # 900 a second, less what the records were old when they were read
     split = shown[3].split()
     assert [split[0], split[2], *split[5:]] == ["split", "1,000", "1", "->", "2"]
@@ -427,6 +427,8 @@ def test_a_plan_of_scale_is_shown_explained_and_carried_out(
     plan = read(capsys, "scale", "words")
     assert (plan["workers"], plan["wanted_workers"], plan["is_change"]) == (1, 2, True)
     assert "--yes carries the plan out" in said_both(capsys, "scale", "words", "--apply")[1]
+    told = said(capsys, "scale", "words", "--yes", status=1)
+    assert told == "--yes carries nothing out without --apply: give both\n"
     assert len(words.slots()) == 1
     done = said(capsys, "scale", "words", "--apply", "--yes")
     assert done.endswith(f"{words.topology_id} is scaled\n")

@@ -207,11 +207,17 @@ def _component(
     if bounds.low <= load and wanted * _shares(tasks, now)[0] / true_rate <= most:
         band = f"{bounds.low:.0%} to {bounds.high:.0%}"
         return line(now, f"{demand}: {load:.0%} of {_executors(now)} is within {band}")
-    number = max(1, min(cells, tasks), _ceil(wanted / (true_rate * bounds.target)))
+    fewest = number = max(1, min(cells, tasks), _ceil(wanted / (true_rate * bounds.target)))
     # Tasks stay whole: of three executors over four tasks one has half of the rows.
     while number < tasks and wanted * _shares(tasks, number)[0] / true_rate > _limit(bounds):
         number += 1
     why = f"{demand}, at {bounds.target:.0%}: {_executors(number)}"
+    if number > fewest:
+        share = _shares(tasks, fewest)[0]
+        why += (
+            f", since of {fewest} one would have {round(share * tasks)} of {tasks} tasks, "
+            f"{wanted * share / true_rate:.0%}"
+        )
     if number > tasks:
         number, why = tasks, f"{why}; {_needs_tasks(part)}"
     if number > now and named and named[1] < true_rate * tasks:
@@ -219,7 +225,8 @@ def _component(
     if number < now and blocked:
         return line(now, f"{why}; it keeps {now}, since {blocked}")
     if number == now and load < bounds.low:
-        return line(now, f"{demand}: {load:.0%} of {_executors(now)}, and fewer would be too few")
+        too_few = ", and fewer would be too few" if now > 1 else ""
+        return line(now, f"{demand}: {load:.0%} of {_executors(now)}{too_few}")
     return line(number, why)
 
 
@@ -316,6 +323,8 @@ def _with_workers(
     else:
         band = f"the band of {counted(now, 'worker')}"
         why = f"{total:.1f} cores at the wanted rates are within {band}"
+    if number > max(1, _ceil(total / bounds.target)) and number != now:
+        why += f"; of {number - 1} the fullest would have {_fullest(costs, system, number - 1):.0%}"
     if number < now and blocked:
         number, why = now, f"{why}; it keeps {now}, since {blocked}"
     if not any(part.rows_per_s for part in parts) or all(
