@@ -4,11 +4,12 @@ name.
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkstorm.common.errors import InvalidConfigError
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError
 from sparkstorm.common.model.assignment import ExecutorId, WorkerSlot
 from sparkstorm.control_plane.scheduling.catalogue import BUILT_IN, scheduler_by_name
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
@@ -160,7 +161,8 @@ def test_a_users_scheduler_is_plugged_in_from_the_allow_list() -> None:
     ("path", "text"),
     [
         ("no.such.module.Scheduler", "cannot import"),
-        ("json.Scheduler", "cannot import"),
+        ("json.Scheduler", "cannot import 'json.Scheduler': json has no 'Scheduler'$"),
+        ("json.JSONDecode", r"json has no 'JSONDecode'; did you mean 'JSONDecoder'\?"),
         ("nodots", "cannot import"),
         ("json.JSONDecoder", "lacks prepare"),
         ("../json.JSONDecoder", "cannot import"),
@@ -169,6 +171,39 @@ def test_a_users_scheduler_is_plugged_in_from_the_allow_list() -> None:
 def test_a_plug_in_that_is_none_is_refused(path: str, text: str) -> None:
     with pytest.raises(InvalidConfigError, match=text):
         scheduler_by_name(path, {"storm.scheduler.allowed": [path]})
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("def x(:", r"SyntaxError: invalid syntax \(unfit\.py, line 1\)"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(2)", "SystemExit: 2"),
+    ],
+)
+def test_a_module_that_fails_as_it_is_imported_is_named(
+    code: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unfit.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidConfigError, match=f"cannot import 'unfit.X': {text}"):
+        scheduler_by_name("unfit.X", {"storm.scheduler.allowed": ["unfit.X"]})
+
+
+class Number(DefaultScheduler):
+    """Gives a number as the reason of a place."""
+
+    def schedule(self, topologies: Topologies, cluster: ClusterView) -> None:
+        reason: Any = 5
+        for each in topologies:
+            (free, *_) = cluster.available_slots()
+            cluster.assign(free, each, cluster.placement(each).missing(), reason)
+
+
+def test_a_reason_that_is_no_text_is_named() -> None:
+    scene = generate(2, 1, 6, 2)
+    with pytest.raises(SparkStormError, match="gave 5 as a status or reason: no text"):
+        scene.why(f"{__name__}:Number")
 
 
 # -- everything of a problem, rebalances, reasons --------------------------------------------------
@@ -234,7 +269,7 @@ def test_a_scheduler_that_cannot_answer_has_a_row_with_its_sentence() -> None:
     assert [sorted(row) == ["reason", "scheduler"] for row in rows] == [True, False, True, True]
     assert rows[0]["reason"].startswith("isolation.scheduler.machines: expected a map")
     assert "'nobody' is neither one of" in rows[2]["reason"]
-    assert rows[3]["reason"] == "KeyError: 'mine'"
+    assert rows[3]["reason"].startswith("KeyError: 'mine' (test_laboratory.py, line ")
 
 
 @pytest.mark.parametrize("scheduler", ["default", "even", "jstorm"])

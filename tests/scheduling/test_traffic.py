@@ -143,7 +143,8 @@ def test_a_topology_without_measurements_is_placed_by_its_edges() -> None:
     node = {tasks: where.partition(":")[0] for tasks, where in places(view, "t").items()}
     assert len({node[task, task] for task in (1, 2, 3, 4)}) == 1
     assert len({node[task, task] for task in (5, 6, 7, 8)}) == 1
-    assert "0% of its traffic between nodes" in view.status["t"]
+    words = "8 executors on 2 workers, 0% of its traffic between nodes, by its edges: "
+    assert view.status["t"] == f"{words}nothing was measured"
 
 
 def scheduled(view: ClusterView, **conf: Any) -> ClusterView:

@@ -58,11 +58,19 @@ def _plugged_in(path: str, conf: Conf) -> Callable[[], Scheduler]:
             f"{near_name(path, [*BUILT_IN, BLACKLIST, JSTORM])}"
         )
     module_name, _, class_name = path.rpartition(".")
+    where = f"storm.scheduler: cannot import {path!r}"
     try:
-        made: Callable[[], Scheduler] = getattr(import_module(module_name), class_name)
-    # TypeError: a path that begins with a dot
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise InvalidConfigError(f"storm.scheduler: cannot import {path!r}: {error}") from error
+        module = import_module(module_name)
+    except ImportError as error:
+        raise InvalidConfigError(f"{where}: {error}") from error
+    except (Exception, SystemExit) as error:  # user code
+        raise InvalidConfigError(f"{where}: {type(error).__name__}: {error}") from error
+    made: Callable[[], Scheduler] | None = getattr(module, class_name, None)
+    if made is None:
+        defined = [name for name in vars(module) if not name.startswith("_")]
+        raise InvalidConfigError(
+            f"{where}: {module_name} has no {class_name!r}{near_name(class_name, defined)}"
+        )
     if not all(callable(getattr(made, verb, None)) for verb in ("prepare", "schedule")):
         raise InvalidConfigError(
             f"storm.scheduler: {path!r} lacks prepare(conf) or schedule(topologies, cluster)"

@@ -27,6 +27,10 @@ class Reasons:
         for slot in slots:
             self._freed[topology_id, slot] = words
 
+    def all(self) -> list[str]:
+        """Return the texts of all reasons."""
+        return [words for _, words in self._by_executor.values()] + [*self._freed.values()]
+
     def of(
         self,
         topology_id: str,

@@ -37,9 +37,10 @@ def schedule(scheduler: Scheduler, cluster: ClusterView) -> None:
         raise FailedAssignTopologyError(
             f"the scheduler took {', '.join(sorted(gone))} out of its view, which is to be read only"
         )
-    for words in (*cluster.status.values(), *cluster.refused.values()):
+    reasons = cluster.reasons.all() if cluster.reasons is not None else ()
+    for words in (*cluster.status.values(), *cluster.refused.values(), *reasons):
         if not isinstance(words, str):
             raise FailedAssignTopologyError(
-                f"the scheduler gave {show(words)} as a status: no text"
+                f"the scheduler gave {show(words)} as a status or reason: no text"
             )
     check_answer(cluster.assignments(), known, usable)

@@ -23,6 +23,7 @@ from sparkstorm.control_plane.scheduling.records import (
 )
 from sparkstorm.control_plane.scheduling.resource.ledger import ResourceLedger
 from sparkstorm.control_plane.scheduling.view import Assignments, ClusterView, Scheduler
+from sparkstorm.data_plane.executor.user_traceback import describe_error
 from sparkstorm.extensions.laboratory.arguments import (
     check_conf,
     check_kind,
@@ -531,7 +532,7 @@ def _compared(scene: Scene, name: str, conf: Conf | None) -> Row:
     except SparkStormError as error:
         return {"scheduler": name, "reason": str(error)}
     except (Exception, SystemExit) as error:  # user code
-        return {"scheduler": name, "reason": f"{type(error).__name__}: {error}"}
+        return {"scheduler": name, "reason": describe_error(error)}
     changes = moved(scene, after)
     row = {"scheduler": name, "placed": sum(change["before"] is None for change in changes)}
     reason = next(

@@ -24,6 +24,7 @@ from typing import Any
 
 from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
 from sparkstorm.control_plane.scheduling.records import Conf
+from sparkstorm.data_plane.executor.user_traceback import describe_error
 from sparkstorm.extensions.laboratory.arguments import (
     check_conf,
     check_known,
@@ -142,7 +143,7 @@ def job_rows(job: Mapping[str, Any]) -> list[Row]:
         except SparkStormError as error:
             row["reason"] = str(error)
         except (Exception, SystemExit) as error:  # user code
-            row["reason"] = f"{type(error).__name__}: {error}"
+            row["reason"] = describe_error(error)
         rows.append(row)
     return rows
 

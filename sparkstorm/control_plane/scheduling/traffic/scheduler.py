@@ -41,6 +41,8 @@ from sparkstorm.control_plane.scheduling.traffic.plans import (
 from sparkstorm.control_plane.scheduling.traffic.problem import Demand, Placed, TrafficProblem
 from sparkstorm.control_plane.scheduling.view import ClusterView
 
+_BY_EDGES = ", by its edges: nothing was measured"
+
 
 class TrafficScheduler:
     """Placement by traffic; without measurements by the edges of the topology, all of equal
@@ -314,12 +316,13 @@ class _Turn:
         traffic = self.problem.traffic(placed, racks)
         share = traffic.nodes / traffic.total if traffic.total else 0.0
         workers = counted(len(set(placed.values())), "worker")
-        return f"{counted(len(placed), 'executor')} on {workers}, {share:.0%} of its traffic between nodes"
+        by = "" if self.topology.measured else _BY_EDGES
+        return f"{counted(len(placed), 'executor')} on {workers}, {share:.0%} of its traffic between nodes{by}"
 
     def _explain(self, placed: Placed, movers: set[ExecutorId]) -> None:
         reasons = self._cluster.reasons
         assert reasons is not None
-        by = "" if self.topology.measured else ", by its edges: nothing was measured"
+        by = "" if self.topology.measured else _BY_EDGES
         for executor in sorted(movers & placed.keys()):
             slot = placed[executor]
             here, all_of_it = self.problem.shared_with_node(executor, placed)

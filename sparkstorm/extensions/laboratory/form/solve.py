@@ -6,7 +6,8 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any
 
-from sparkstorm.common.errors import InvalidConfigError, SparkStormError, show
+from sparkstorm.common.errors import InvalidConfigError, SparkStormError
+from sparkstorm.data_plane.executor.user_traceback import describe_error
 from sparkstorm.extensions.laboratory.form import jstorm_problem, storm_problem
 from sparkstorm.extensions.laboratory.form.fields import parse
 
@@ -48,5 +49,5 @@ def answer_to(
     except SparkStormError as error:
         reason = str(error)
     except (Exception, SystemExit) as error:
-        reason = f"the scheduler failed, {type(error).__name__}: {show(error)}"
+        reason = f"the scheduler failed, {describe_error(error)}"
     return json.dumps({"error": f"{where}{reason}"}), False
