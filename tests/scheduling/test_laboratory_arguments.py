@@ -1,4 +1,4 @@
-"""What is no scene, list, mapping, column or file is refused by the laboratory in one sentence."""
+"""Wrong arguments of the laboratory: each is refused in one sentence."""
 
 from __future__ import annotations
 
