@@ -18,7 +18,7 @@ from sparkstorm.common.errors import CodecError, InvalidConfigError
 from sparkstorm.common.model.values.tagged import from_json, to_json
 from sparkstorm.connectors.file_records import json_parser
 from sparkstorm.connectors.patience import Secret, without_password
-from sparkstorm.connectors.redis_streams import Entries, RedisSource, TimedEntry, connect
+from sparkstorm.connectors.redis_streams import Entries, ReadEntry, RedisSource, TimedEntry, connect
 from sparkstorm.connectors.spark import struct_cast
 
 if TYPE_CHECKING:
@@ -101,20 +101,21 @@ class SparkFrame(RedisSource):
 
     def _timed(self, stream: str, entries: Entries) -> Iterator[TimedEntry]:
         """Yield entries with their rows as bytes: what is no UTF-8 is no row."""
-        for id_bytes, entry in entries:
+        for id_bytes, cells in entries:
+            entry = dict(zip(cells[::2], cells[1::2], strict=True))
             id = id_bytes.decode()
             yield 0, (stream, (entry.get(_ROW.encode(), b""), id, 0), "")
 
-    def _emit(self, stream: str, values: tuple[Any, ...], reason: str) -> None:
-        row, id, _ = values
-        self._unfinished[id] = None
-        try:
-            self._collector.emit(self._parse(row), id)
-        except (ValueError, RecursionError, CodecError) as error:
-            self._collector.report_error(f"{self._where}, entry {id}: {error}")
-            self._collector.emit(
-                (id, row[:2000].decode("utf-8", "replace"), str(error)[:300]), id, stream="bad"
-            )
+    def _emit_all(self, ready: Iterable[ReadEntry]) -> None:
+        """Emit rows; what is none goes to the stream `bad`."""
+        for _, (row, id, _), _ in ready:
+            self._unfinished[id] = None
+            try:
+                self._collector.emit(self._parse(row), id)
+            except (ValueError, RecursionError, CodecError) as error:
+                self._collector.report_error(f"{self._where}, entry {id}: {error}")
+                text = row[:2000].decode("utf-8", "replace")
+                self._collector.emit((id, text, str(error)[:300]), id, stream="bad")
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class SqlSource(ReplayableSpout):
         follow: bool = True,
         poll_secs: float = 0.5,
         gap_secs: float = 2.0,
-        rows: int = 5_000,
+        rows: int = 20_000,
         password_file: str | None = None,
         password_env: str | None = None,
     ) -> None:

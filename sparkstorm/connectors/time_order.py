@@ -132,16 +132,17 @@ class PartitionOrder:
     def put(self, partition_name: str, records: Iterable[tuple[int, Any]]) -> int:
         """Take records of a partition, each with its time; return how many of it wait."""
         partition = self._partitions[partition_name]
+        is_alone = len(self._partitions) == 1  # its records wait for no other partition's
         clock = partition.clock
-        wait = partition.waiting.append
+        wait = self._ready.append if is_alone else partition.waiting.append
         for time_ms, record in records:
             if time_ms > clock:
                 clock = time_ms
             elif clock - time_ms > partition.behind_ms and time_ms != NO_TIME:
                 partition.behind_ms = clock - time_ms
-            wait((clock, record))
+            wait(record if is_alone else (clock, record))
         partition.clock = clock
-        if self._end_wait_ms and len(self._partitions) > 1:
+        if self._end_wait_ms and not is_alone:
             self._note_arrival(clock)
         partition.heard_ms = self._polled_ms
         partition.is_at_end = False
@@ -213,11 +214,6 @@ class PartitionOrder:
         return max(partition.clock, self._overdue)
 
     def _sort(self) -> None:
-        if len(self._partitions) == 1:
-            [only] = self._partitions.values()
-            self._ready.extend(record for _, record in only.waiting)
-            only.waiting.clear()
-            return
         arrivals = self._arrivals
         while arrivals and self._polled_ms - arrivals[0][0] >= self._end_wait_ms:
             self._overdue = max(self._overdue, arrivals.popleft()[1])

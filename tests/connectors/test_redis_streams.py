@@ -68,6 +68,26 @@ def test_entries_come_once_with_id_and_time_over_restarts(
         source.close()
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_entries_are_read_in_both_forms_of_answers_with_fields_in_any_order(
+    url: str, redis_server: RedisServer, protocol: int
+) -> None:
+    name = next(names)
+    source = RedisSource(
+        f"{url}?protocol={protocol}",
+        name,
+        ["page", "user"],
+        follow=False,
+        password_env="TEST_REDIS_PASSWORD",
+    )
+    with redis_server.client() as client:
+        client.xadd(name, {"page": "a", "user": "u"}, "5-1")
+        client.xadd(name, {"user": "v", "more": "x", "page": "b"}, "5-2")
+    bench: Any = Bench(source)
+    assert bench.step() == [("a", "u", "5-1", 5), ("b", "v", "5-2", 5)]
+    source.close()
+
+
 def test_the_end_where_a_source_began_outlasts_a_restart_before_its_first_entry(
     url: str, redis_server: RedisServer
 ) -> None:

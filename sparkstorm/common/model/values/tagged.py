@@ -59,17 +59,12 @@ def row_writer(fields: Sequence[str]) -> Callable[[Sequence[Any]], str]:
     """
     if any(name.startswith("$") for name in fields):
         return lambda values: to_json(dict(zip(fields, values, strict=True)))
-    heads = [f"{',' if index else '{'}{to_json(name)}:" for index, name in enumerate(fields)]
+    heads = [to_json(name).replace("%", "%%") + ":%s" for name in fields]
+    template = f"{{{','.join(heads)}}}"
     plain = _PLAIN
-    end = "}" if fields else "{}"
 
     def write(values: Sequence[Any]) -> str:
-        parts: list[str] = []
-        for head, value in zip(heads, values, strict=True):
-            encode = plain.get(type(value), to_json)
-            parts += (head, encode(value))
-        parts.append(end)
-        return "".join(parts)
+        return template % tuple([plain.get(type(value), to_json)(value) for value in values])
 
     return write
 
