@@ -488,7 +488,8 @@ def _session(name: str, wants_authentication: bool) -> SparkSession:
         "spark.executorEnv.PYTHONPATH",
         os.pathsep.join([_PACKAGE_ROOT, *([given] if given else [])]),
     )
-    conf.setIfMissing("spark.ui.showConsoleProgress", "false")
+    # Spark's bar overwrites the progress lines; Spark itself has set it, as for a shell.
+    conf.set("spark.ui.showConsoleProgress", "false")
     # Texts without a zone would be read and written in that of the machine.
     conf.setIfMissing("spark.sql.session.timeZone", "UTC")
     for key, value in SMALL_MEMORY.items():
