@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkstorm.common.errors import SparkStormError, StoreInconsistentError
+from sparkstorm.common.errors import NotAliveError, SparkStormError, StoreInconsistentError
 from sparkstorm.common.model.status import RebalanceOptions
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.records import Topologies, TopologyView
@@ -165,6 +165,8 @@ def test_a_topology_whose_record_is_damaged_is_named_with_what_helps_and_hides_n
     sentence = f"/storms/{broken}: .*delete that node, and Nimbus removes what is left"
     with pytest.raises(StoreInconsistentError, match=sentence):
         bench.service.kill("broken")
+    with pytest.raises(NotAliveError, match="topology other is not alive"):
+        bench.service.kill("other")
     bench.store.delete(f"/storms/{broken}")
     bench.advance(30)
     assert bench.state.known_ids() == {sound}

@@ -181,17 +181,14 @@ class RequestVerbs:
             )
 
     def _unreadable(self, name: str, reading: Reading) -> str | None:
-        """Return what is wrong with the base of a topology of that name, None when nothing is."""
-        bad = (
-            topology_id
-            for topology_id in reading.problems
-            if topology_id not in reading.bases and is_id_of(topology_id, name)
-        )
+        """Return what is wrong with the base of a topology of that name, None when nothing is; for
+        names of which no base was read.
+        """
         return next(
             (
-                reading.problems[topology_id]
-                for topology_id in bad
-                if topology_id in self._parts.state.topology_ids()
+                problem
+                for topology_id, problem in reading.problems.items()
+                if is_id_of(topology_id, name) and topology_id in self._parts.state.topology_ids()
             ),
             None,
         )
