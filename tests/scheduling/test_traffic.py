@@ -124,6 +124,7 @@ def test_the_search_is_never_worse_than_its_greedy_start(seed: int) -> None:
     search = Search(division, 10_000)
     if not search.greedy():
         return
+    assert search.budget == 10_000 - count
     before = division.cost()
     search.improve()
     assert division.cost() <= before + 1e-9
