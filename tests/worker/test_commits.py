@@ -235,6 +235,23 @@ def test_nothing_of_a_settled_tree_stays_with_ackers_and_spouts() -> None:
     assert not any(len(acker.ledger) for acker in workers[1].task_set.ackers.values())
 
 
+def test_what_came_while_a_commit_was_refused_is_read_at_once() -> None:
+    spout = FeederSpout()
+    cluster = Workers(chain(spout, Count()), CONF)
+    home, bolt = cluster.claim("n:1", ["spout", "__acker"]), cluster.claim("n:2", ["bolt"])
+    spout.feed(["x"])
+    cluster.step(home)
+    cluster.store.is_disk_full = True
+    cluster.step(bolt)
+    cluster.store.is_disk_full = False
+    spout.feed(["y"])
+    cluster.step(home)
+    now_ms = cluster.clock.now_ms()
+    assert bolt.step(now_ms) == now_ms
+    cluster.step(bolt)
+    assert counted(cluster, "bolt") == 2
+
+
 def test_open_trees_outlive_their_acker() -> None:
     spout = FeederSpout()
     cluster = Workers(chain(spout, Count()), CONF)

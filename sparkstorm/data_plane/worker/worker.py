@@ -135,7 +135,7 @@ class Worker:
         # not have.
         if self._commits.refused is not None:
             # Entries that come meanwhile would otherwise wait for the next occasion to step
-            # (tests/sim/test_every_point.py).
+            # (tests/worker/test_commits.py).
             self._has_more = True  # this step reads nothing
             return self._commit(self._commits.refused, now_ms)
         # Targets are up to date before rows run: else two epochs of a sink could be open at once,
