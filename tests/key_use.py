@@ -30,14 +30,19 @@ def literals() -> tuple[tuple[str, str], ...]:
         for folder in ("sparkstorm", "jobs")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if path.name != "config.py"
-        for text in _strings(path)
+        for text in strings_of(path)
     )
 
 
-def _strings(path: Path) -> Iterator[str]:
+def strings_of(path: Path) -> Iterator[str]:
+    """Yield every string of a module that is no docstring."""
     prose = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
     for node in nodes_of(path):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "getLogger"
+        ):
             prose.update(map(id, node.args))
     for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:

@@ -110,6 +110,7 @@ def test_it_does_not_fork_for_who_speaks_first_or_is_gone(data: bytes, daemon: D
         assert daemon.children() == {pid} and daemon.log.read_text() == ""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "words",
     [said("wrong"), said("of-the-test!"), b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 64, b"\x00\x00"],

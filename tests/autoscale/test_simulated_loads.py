@@ -9,6 +9,7 @@ from benchmarks.autoscale import KINDS, STAYS, Result, run, table
 NAMED = ("hot key", "slow sink")
 
 
+@pytest.mark.sampled
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_plans_do_not_oscillate_and_backlogs_go_in_time(kind: str) -> None:

@@ -48,6 +48,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("case", "generator", "by"), FORMS)
 def test_live_and_replayed_answers_are_those_of_the_oracle(
     case: Case, generator: Generator, by: str

@@ -136,6 +136,7 @@ def test_a_refused_import_is_seen() -> None:
     assert found.returncode == 1 and "a verb imports redis before" in found.stderr
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("words", "status"),
     [

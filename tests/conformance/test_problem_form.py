@@ -20,7 +20,7 @@ from sparkstorm.common.config import keys
 from sparkstorm.extensions.laboratory.form.fields import _READ
 from sparkstorm.extensions.laboratory.form.solve import answer_to, solve
 from sparkstorm.extensions.laboratory.form.storm_problem import problem_from
-from tests.key_use import literals
+from tests.key_use import ROOT, strings_of
 
 Problem = dict[str, Any]
 WORKED = Path(__file__).parents[2] / "benchmarks" / "conformance" / "worked"
@@ -98,6 +98,7 @@ def test_a_mistake_in_measurements_is_named(given: Problem, words: str) -> None:
     assert words in error_of(json.dumps(measured(**given)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted({*GENERATORS} - {"jstorm"}))
 def test_schedulers_that_ask_for_no_measurements_answer_the_same_with_them(name: str) -> None:
     for seed in range(8):
@@ -268,8 +269,9 @@ NO_SETTINGS = re.compile(
 def test_each_key_that_a_scheduler_reads_may_be_meant_by_a_misspelled_one() -> None:
     read = {
         text
-        for text, file in literals()
-        if file.startswith("sparkstorm/control_plane/scheduling/") and text in keys()
+        for path in (ROOT / "sparkstorm/control_plane/scheduling").rglob("*.py")
+        for text in strings_of(path)
+        if text in keys()
     }
     assert len(read) > 30
     assert {key for key in read - _READ if not NO_SETTINGS.fullmatch(key)} == set()

@@ -141,6 +141,7 @@ def source(folder: Path, format: str) -> tuple[Files, Callable[[Any], int]]:
     ), lambda row: int(row[0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("most_open", [1, 2, 99])
 @pytest.mark.parametrize("format", ["lines", "json", "csv", "parquet"])
 def test_files_of_a_task_are_read_in_step_from_any_position(

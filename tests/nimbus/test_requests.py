@@ -194,6 +194,7 @@ def test_a_request_with_a_foreign_signature_is_refused_unread() -> None:
     assert bench.state.read_base(topology_id) and bench.slots(topology_id)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"\xff" * 100, b"x" * 999_000, b"sparkstorm-2 json 00ff\n{}"]
 )

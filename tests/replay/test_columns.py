@@ -145,6 +145,7 @@ def assert_same(one: LocalResults, other: LocalResults) -> None:
         assert Counter(one[name]) == Counter(other[name]), name
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(20))
 def test_batches_and_rows_give_the_same_results(seed: int) -> None:
     whole = replay_locally(topology(), {"source": rows(seed)}, partitions=2)

@@ -106,6 +106,7 @@ def _letters(letters: Any) -> Counter[Any]:
     return Counter((letter.stream, repr(letter.values), letter.failure.text) for letter in letters)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("empty", [0, ()], ids=["number", "list"])
 @pytest.mark.parametrize("shape", SHAPES)

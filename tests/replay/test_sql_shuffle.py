@@ -162,6 +162,7 @@ def is_divided(topology: Topology, **settings: Any) -> bool:
     return sql_shuffled_input(plan, job, plan.stages[-1]) is not None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", KEYS)
 def test_spark_finds_the_task_that_live_would_find(spark: SparkSession, name: str) -> None:
     kind, keys = KEYS[name]
@@ -288,6 +289,7 @@ def test_data_that_others_want_too_is_read_once() -> None:
     assert not is_divided(builder.build()), "rows that a bolt has made"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "bolt", [Sum(), SumByHand(), SumColumns()], ids=["rows", "by hand", "columns"]
 )

@@ -251,6 +251,7 @@ def test_every_type_is_the_same_by_every_road_live(backend: str, rows_at_once: i
     by_every_road_live(EVERY, backend, rows_at_once)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(BY_TYPE))
 def test_rows_of_one_type_are_the_same_by_every_road(name: str, tmp_path: Path) -> None:
     several = BY_TYPE[name] * 40  # batches of columns need some rows

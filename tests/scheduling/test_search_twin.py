@@ -55,6 +55,7 @@ def views(seed: int, shape: str = "small") -> list[tuple[ClusterView, TopologyVi
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shape", list(SHAPES))
 @pytest.mark.parametrize("seed", [13, 16, 20, 21, 25, 29, 39])
 def test_nodes_known_to_be_shut_are_counted_as_if_they_were_tried(seed: int, shape: str) -> None:

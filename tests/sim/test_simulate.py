@@ -53,6 +53,7 @@ def word_count() -> Topology:
     return builder.build()
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("first", [0, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "name",

@@ -108,6 +108,7 @@ def test_who_follows_from_the_input_is_not_accused(function: Callable[[int], Any
         check_deterministic(topology(function), ROWS, via=via)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("function", "asked"),
     [

@@ -95,6 +95,7 @@ def assert_exact(bench: RedisBench) -> None:
     assert bench.client.get(bench.key("generation")) is None
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("nth", range(1, 2 * COMMITS + 3))
 @pytest.mark.parametrize("cut", list(Cut), ids=lambda cut: cut.name.lower())
 def test_claims_and_commits_are_exact_wherever_the_connection_breaks(

@@ -184,6 +184,7 @@ def test_a_late_ack_of_a_timed_out_tree_changes_nothing(workers: int) -> None:
         cluster.run_until_idle()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 @WORKERS
 def test_a_tuple_that_waits_is_not_a_failed_tuple(workers: int, guarantee: str) -> None:

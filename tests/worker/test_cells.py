@@ -114,6 +114,7 @@ class Topology(Workers):
         return merge(map(Progress.decode, records))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("cells", [2, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_acks_states_and_counts_are_exact_over_deaths_outages_and_restarts(

@@ -136,6 +136,7 @@ def topology(spout: Spout, split: Any, count: Any, tasks: int = 3) -> Topology:
     return builder.build()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("split", "count", "workers", "is_batch"), list(product(
     [SplitRows, SplitColumns], [CountRows, CountColumns], [1, 3], [False, True]
 )))  # fmt: skip
@@ -265,6 +266,7 @@ class SeenColumns(ColumnBolt, StatefulBolt):
             self.state[values[0]] = [self.task, *values]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("key", ["price", "day", "at", "rest"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_decimals_days_and_times_stay_columns_and_reach_the_tasks_of_their_rows(
