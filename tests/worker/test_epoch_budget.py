@@ -275,3 +275,11 @@ def test_an_epoch_under_load_is_as_long_as_a_slow_commit() -> None:
     assert loaded_ms(1) == 50
     assert loaded_ms(200) == 200
     assert loaded_ms(5_000) == 500
+
+
+def test_rows_of_a_short_epoch_drain_as_long_as_a_loaded_one() -> None:
+    """Rows that did not drain cross Redis, and those behind them in the next epoch too."""
+    budget, epoch = Budget(EpochSettings.of(merge({}))), Epoch(RandomIds(), False)
+    budget.begin(0)
+    assert budget.is_over(epoch, 5)
+    assert budget.left_to_drain(epoch, 54) and not budget.left_to_drain(epoch, 55)
