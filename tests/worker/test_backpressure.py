@@ -4,7 +4,7 @@ nothing to do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,7 +15,7 @@ from sparkstorm.api import (
     StatefulBolt,
     Tuple,
 )
-from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt
+from sparkstorm.testing import CaptureBolt, FeederSpout, LocalCluster, Nothing, SlowBolt, spend
 from tests.topologies import Count, building, ran, running
 from tests.worker.building import Pass, chain
 
@@ -189,6 +189,45 @@ def test_rows_that_the_budget_left_over_wait_in_the_store_not_in_memory() -> Non
             for worker in cluster.topology().workers:
                 assert worker.worker is not None
                 assert not any(bolt.feed for bolt in worker.worker.task_set.bolts.values())
+
+
+class Looking(Flood):
+    """Notes at each row whether rows of a bolt that have crossed Redis wait to be run."""
+
+    task_set: ClassVar[Any] = None
+    overtaken: ClassVar[list[bool]] = []
+
+    def next_tuple(self) -> None:
+        bolts = self.task_set.bolts.values() if self.task_set else ()
+        self.overtaken.append(any(bolt.older_entries.are_at_hand for bolt in bolts))
+        super().next_tuple()
+
+
+class SlowOnce(Pass):
+    """Takes longer for one row than an epoch lasts."""
+
+    def execute(self, tup: Tuple, collector: BasicOutputCollector) -> None:
+        if tup[0] == 100:
+            spend(150)
+        super().execute(tup, collector)
+
+
+@pytest.mark.parametrize("bolts", [[SlowOnce()], [Pass(), SlowOnce()]], ids=["next", "behind"])
+def test_a_spout_waits_until_rows_that_crossed_redis_have_run(bolts: list[Pass]) -> None:
+    """Its new rows may not overtake them, and would cross it too."""
+    Looking.overtaken.clear()
+    builder = building(spout=Looking(1000))
+    before = "spout"
+    for number, bolt in enumerate(bolts):
+        builder.set_bolt(f"bolt{number}", bolt, inputs=before)
+        before = f"bolt{number}"
+    with running(builder.build(), {"topology.workers": 1}) as cluster:
+        worker = cluster.topology().workers[0].worker
+        assert worker is not None
+        Looking.task_set = worker.task_set
+        cluster.run_until_idle()
+        assert max(counts.entries for counts in cluster.topology().progress().edges.values())
+    assert len(Looking.overtaken) >= 1000 and not any(Looking.overtaken)
 
 
 def test_a_store_that_runs_full_is_drained_to_the_exact_count() -> None:

@@ -10,7 +10,7 @@ bytes that wait there, and its commit brings that along.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from sparkstorm.common.grouping.load_ring import LoadRing
 from sparkstorm.common.model.tasks import tasks_by_component
@@ -77,6 +77,12 @@ class Backpressure:
         free.
         """
         return bool(self._full) or self._fullness >= SPOUTS_STOP_AT
+
+    def feeds_any(self, task: int, receivers: Collection[int]) -> bool:
+        """Return whether rows of this task reach one of these tasks, also through others of this
+        worker.
+        """
+        return not self._fed_by_task[task].isdisjoint(receivers)
 
     def holds_back(self, task: int) -> bool:
         """Return whether this task must wait for its receivers."""

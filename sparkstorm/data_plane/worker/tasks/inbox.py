@@ -446,6 +446,11 @@ class OlderEntries:
             self._spilled -= 1
 
     @property
+    def are_at_hand(self) -> bool:
+        """Return whether entries of this worker's own tasks wait here to be run."""
+        return bool(self._spilled and self._inbox.chunks)
+
+    @property
     def remain(self) -> bool:
         """Return whether any is not consumed."""
         # Once and not in each turn: a cursor never goes back.
