@@ -378,6 +378,7 @@ class LocalCluster:
             elif not self.waiting():
                 silent_since_s = silent_since_s or time.monotonic()
                 if self._have_sources_ended(silent_since_s + self.patience_secs):
+                    self._raise_paused()  # its spouts are not asked, and may have rows left
                     return
                 continue
             if self.now_ms >= until_ms or self.simulation.steps >= last_step:
