@@ -50,18 +50,10 @@ class ThreadedBolt(OnThread, Bolt):
 
     def __init__(self, bolt: Bolt | BasicBolt, state: MemoryState | None, codec: Codec) -> None:
         self._bolt = bolt
-        self._codec = codec
         self.state = state
         self._queue: queue.SimpleQueue[Tuple | None] = queue.SimpleQueue()
         self._open: dict[int, Tuple] = {}  # handed to the thread, outcome not taken in yet
-        # Of the loop: outcomes taken in, and how often one was refused.
-        self._taken = self._refused = 0
-        # Of the thread, with a state: refusals that it has seen, outcomes whose former values are
-        # gone, those values of the others with their inputs as they came, and inputs to execute
-        # once more.
-        self._seen = self._forgotten = 0
-        self._former: deque[tuple[Tuple, list[Any], Values]] = deque()
-        self._again: deque[Tuple] = deque()
+        self._speculation = None if state is None else _Speculation(state, codec)
         self.since_ms: int | None = None  # when the call that the thread is in began
         self._calls_ms: deque[int] = deque()  # times of calls that have ended: thread to loop
         self._gathering = bolt if isinstance(bolt, GatheringBolt) else None
@@ -97,7 +89,6 @@ class ThreadedBolt(OnThread, Bolt):
         self._context = context
         self._runner = collector
         self._now_ms = context.now_ms
-        self._metrics = context.metrics
         self._recorder = _Recorder(collector)
         self._basic_recorder = _BasicRecorder(self._recorder)
         if isinstance(self._bolt, BasicBolt):
@@ -129,7 +120,8 @@ class ThreadedBolt(OnThread, Bolt):
 
     def _end_thread(self) -> None:
         """Drop the rows that wait for the thread, and end it after the row it is at."""
-        self._again.clear()
+        if self._speculation is not None:
+            self._speculation.end()
         with contextlib.suppress(queue.Empty):
             while True:
                 self._queue.get_nowait()
@@ -142,50 +134,37 @@ class ThreadedBolt(OnThread, Bolt):
 
     def _run(self) -> None:
         self._recorder.thread = threading.get_ident()
-        self._metrics.bind(lambda value, amount: self._recorder.note("count", value, amount))
+        self._context.metrics.bind(
+            lambda value, amount: self._recorder.note("count", value, amount)
+        )
+        speculation = self._speculation
         while (tup := self._next()) is not None:
             if self.state is not None and self.state.has_changes:  # of init_state, or a migration
                 self._runner.post(partial(self._runner.take_changes, self.state.take_changes()))
             self.since_ms = began_ms = self._now_ms()
-            came = tup.values if self.state is None else fresh(self._codec, tup.values)
+            if speculation is not None:
+                speculation.begin(tup)
             failure = self._execute(tup)
             gathering = self._gathering
             if gathering is not None and (self._queue.empty() or gathering.has_enough):
                 self._call_end_turn(gathering)
             self.since_ms = None
             self._calls_ms.append(self._now_ms() - began_ms)
-            changes = None
-            if self.state is not None:
-                if failure is not None:
-                    # Of this call alone: changes are taken after each, so all that is there is its
-                    # own.
-                    self.state.roll_back(0)
-                self._former.append((tup, [*self.state.undo], came))
-                changes = self.state.take_changes()
+            changes, seen = (
+                (None, 0) if speculation is None else speculation.take_changes(tup, failure)
+            )
             calls = self._recorder.take(None if failure is None else tup)
-            outcome = tup, failure, calls, changes, self._seen
+            outcome = tup, failure, calls, changes, seen
             self._runner.post(partial(self._take_in, *outcome))
 
     def _next(self) -> Tuple | None:
-        """Return the next input, none when the thread is to end; first take back what the loop has
-        refused, with all that was built on it.
+        """Return the next input, none when the thread is to end: first those whose calls were
+        taken back.
         """
         while True:
-            refused = self._refused  # before `_taken`, which rests from then on
-            while self._former and self._forgotten < self._taken:
-                self._former.popleft()
-                self._forgotten += 1
-            if refused != self._seen and self.state is not None:
-                self._seen = refused
-                for tup, former, came in reversed(self._former):
-                    self.state.undo.extend(former)
-                    self.state.roll_back(0)
-                    tup.values = came
-                # The first one is that of the refused outcome: the loop has failed it.
-                self._again.extendleft([tup for tup, _, _ in self._former][:0:-1])
-                self._former.clear()
-            if self._again:
-                return self._again.popleft()
+            again = None if self._speculation is None else self._speculation.next_again()
+            if again is not None:
+                return again
             if (tup := self._queue.get()) is not _LOOK:
                 return tup
 
@@ -223,18 +202,75 @@ class ThreadedBolt(OnThread, Bolt):
     def _take_in(
         self, tup: Tuple, failure: Failure | None, calls: Calls, changes: Changes | None, seen: int
     ) -> None:
+        speculation = self._speculation
         # Built on a state that has gone back since: the thread executes it once more.
-        if self.state is not None and seen != self._refused:
+        if speculation is not None and seen != speculation.refused:
             return
         self._open.pop(id(tup), None)
         # Emissions and state in one step of the loop, so no commit can fall between them.
         if self._runner.take_outcome(tup, calls, changes):
-            self._taken += 1
+            if speculation is not None:
+                speculation.taken += 1
             if failure is not None:
                 self._runner.fail(tup, failure)
-        elif self.state is not None:
-            self._refused += 1
+        elif speculation is not None:
+            speculation.refused += 1
             self._queue.put(_LOOK)
+
+
+class _Speculation:
+    """Calls of the thread on a state whose outcomes the loop has not taken in: a refused one takes
+    back all that was built on it.
+    """
+
+    def __init__(self, state: MemoryState, codec: Codec) -> None:
+        self._state = state
+        self._codec = codec
+        # Of the loop: outcomes taken in, and how often one was refused.
+        self.taken = self.refused = 0
+        # Of the thread: refusals that it has seen, outcomes whose former values are gone, those
+        # values of the others with their inputs as they came, and inputs to execute once more.
+        self._seen = self._forgotten = 0
+        self._former: deque[tuple[Tuple, list[Any], Values]] = deque()
+        self._again: deque[Tuple] = deque()
+        self._came: Values = ()
+
+    def begin(self, tup: Tuple) -> None:
+        """Note an input as it came, before the call that may change its values."""
+        self._came = fresh(self._codec, tup.values)
+
+    def take_changes(self, tup: Tuple, failure: Failure | None) -> tuple[Changes, int]:
+        """Return the changes of a call that has ended, none of one that failed, and how many
+        refusals they are built on.
+        """
+        if failure is not None:
+            # Of this call alone: changes are taken after each, so all that is there is its own.
+            self._state.roll_back(0)
+        self._former.append((tup, [*self._state.undo], self._came))
+        return self._state.take_changes(), self._seen
+
+    def next_again(self) -> Tuple | None:
+        """Return the next input to execute once more; first take back what the loop has refused,
+        with all that was built on it.
+        """
+        refused = self.refused  # before `taken`, which rests from then on
+        while self._former and self._forgotten < self.taken:
+            self._former.popleft()
+            self._forgotten += 1
+        if refused != self._seen:
+            self._seen = refused
+            for tup, former, came in reversed(self._former):
+                self._state.undo.extend(former)
+                self._state.roll_back(0)
+                tup.values = came
+            # The first one is that of the refused outcome: the loop has failed it.
+            self._again.extendleft([tup for tup, _, _ in self._former][:0:-1])
+            self._former.clear()
+        return self._again.popleft() if self._again else None
+
+    def end(self) -> None:
+        """Execute nothing once more."""
+        self._again.clear()
 
 
 def _raise(error: WorkerFailedError) -> None:

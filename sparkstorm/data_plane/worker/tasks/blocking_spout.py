@@ -129,7 +129,6 @@ class ThreadedSpout(OnThread, Spout):
     def open(self, conf: Conf, context: TopologyContext, collector: Any) -> None:
         self._collector = collector
         self._context = context
-        self._metrics = context.metrics
         self._recorder = _CallRecorder(collector)
         self.inner.open(conf, context, self._recorder)
         # A spout that is never activated must still have the position at which a successor would
@@ -239,7 +238,7 @@ class ThreadedSpout(OnThread, Spout):
     # -- the thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._metrics.bind(self._recorder.count)
+        self._context.metrics.bind(self._recorder.count)
         try:
             self._poll()
         except BaseException as error:
