@@ -121,7 +121,7 @@ class _Partition:
         self._stage = stage
         self._settings = job.settings
         self._partition = partition
-        self._topology, self._make_instance = job.open()
+        self._topology, make_instance = job.open()
         # Behind it, since the classes may be of modules that come with the topology. In every
         # partition: Spark's Python workers are forked, and may have run another job before.
         register(SubmissionSettings.of(job.plan.conf).serializers)
@@ -142,15 +142,18 @@ class _Partition:
         # task has all.
         most = 1 if self._is_sequence else None
         local = frozenset(t for b in joined for t in self._mine[b][:most])
-        self._edges = OutEdges(job, self._parts, local, self._make_instance)
+        self._edges = OutEdges(job, self._parts, local, make_instance)
         self._number = source_number(stage.number, partition)
         self._writer = ChunkWriter(self._codec, self._number, self._settings.is_timed)
         self._sizer = Sizer()
         self._emitted = 0  # when the batch size was last adapted
         # rows of data without a time, as dead letters by task
         self._timeless: list[tuple[int, bytes]] = []
-        self._dividers: list[Divide] | None = None  # of batches of data
-        self._runs = {task: self._make(b, task) for b in stage.bolts for task in self._mine[b]}
+        self._runs = {
+            task: self._make(b, task, make_instance(b))
+            for b in stage.bolts
+            for task in self._mine[b]
+        }
         self._unopened = self._outputs_of_data() if self._settings.is_timed and stage.feed else []
 
     # -- making ------------------------------------------------------------------------------------
@@ -174,12 +177,10 @@ class _Partition:
             output.restore(
                 max(clocks.get((output.stream, output.subscriber), NEVER) for clocks in begun)
             )
-        self._dividers = dividers_of(route)
         return route
 
-    def _make(self, component: str, task: int) -> ReplayTask:
+    def _make(self, component: str, task: int, bolt: Any) -> ReplayTask:
         conf = self._parts.conf(component)
-        bolt = self._make_instance(component)
         is_keyed = component in self._job.plan.idempotent
         takes_batches = isinstance(bolt, ColumnBolt) and self._settings.columns
         # as live under exactly-once; under other guarantees the source retries, so that there are
@@ -290,23 +291,24 @@ class _Partition:
         """
         assert self._stage.feed is not None
         route = self._feed_route(self._stage.feed)
+        dividers = dividers_of(route)
         self._prepare()
         for batch in batches:
             # Rows that are only divided among tasks make as
             # many as they are: no need to take few of them.
             for piece in self._sizer.pieces(batch) if self._runs else (batch,):
-                self._spread(route, piece)
+                self._spread(route, dividers, piece)
                 yield size_of(piece)
 
-    def _spread(self, route: Route, batch: TimedRows | pa.RecordBatch) -> None:
+    def _spread(
+        self, route: Route, dividers: list[Divide] | None, batch: TimedRows | pa.RecordBatch
+    ) -> None:
         """Route rows of data to their subscribers."""
         if isinstance(batch, pa.RecordBatch):
             # Arrow alone cuts the batch among tasks. Partial key and custom
             # groupings have no dividers: they look at one row after the other.
-            if self._dividers is not None and batch.num_rows and batch.num_columns:
-                for rows, piece in (
-                    divided for divide in self._dividers for divided in divide(batch)
-                ):
+            if dividers is not None and batch.num_rows and batch.num_columns:
+                for rows, piece in (divided for divide in dividers for divided in divide(batch)):
                     rows.append((piece, 0, route.source))
                 return
             batch = rows_of(batch), [0] * batch.num_rows
