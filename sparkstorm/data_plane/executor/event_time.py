@@ -99,7 +99,11 @@ class OutputWatermarks:
     def next_idle_ms(self) -> int | None:
         """Return when an idle output must send a watermark."""
         return min(
-            (output.idle_at_ms for output in self.timed_outputs if output.idle_at_ms is not None),
+            (
+                idleness.at_ms
+                for output in self.timed_outputs
+                if (idleness := output.idleness) is not None and idleness.at_ms is not None
+            ),
             default=None,
         )
 

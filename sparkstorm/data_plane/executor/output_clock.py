@@ -13,7 +13,7 @@ time of its own is told of the hold before later rows, and of its end behind tho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -23,6 +23,41 @@ from sparkstorm.common.model.topology import HOLD_STREAM
 from sparkstorm.common.model.tuples import Source
 from sparkstorm.common.windowing.settings import TimeSettings
 from sparkstorm.common.windowing.watermarks import END, IDLE, LAST_MS, NEVER, SourceClock
+
+
+class Idleness:
+    """Silence of an output, which counts as idle when no row has come for a time-out (as by Flink's
+    `withIdleness`).
+    """
+
+    __slots__ = ("has_rows", "at_ms", "_timeout_ms", "_mine")
+
+    def __init__(self, timeout_ms: int, lists: Iterable[Rows]) -> None:
+        """`lists`: those into which the output puts its rows."""
+        self.has_rows = True  # since it was put off; a beginning counts as well
+        # when the output counts as idle if no row comes; none: never, or it does already
+        self.at_ms: int | None = None
+        self._timeout_ms = timeout_ms
+        self._mine = frozenset(map(id, lists))
+
+    def note(self, log: Iterable[Rows]) -> None:
+        """Take note of rows; `log` has the list of each."""
+        if not self.has_rows:
+            self.has_rows = any(id(rows) in self._mine for rows in log)
+
+    def put_off(self, now_ms: int) -> bool:
+        """Begin the time-out anew; return whether the output was idle."""
+        was_idle = self.at_ms is None
+        self.at_ms = now_ms + self._timeout_ms
+        self.has_rows = False
+        return was_idle
+
+    def begins(self, now_ms: int) -> bool:
+        """Return whether the output is idle from now on."""
+        if self.at_ms is None or now_ms < self.at_ms:
+            return False
+        self.at_ms = None
+        return True
 
 
 class OutputClock:
@@ -37,13 +72,10 @@ class OutputClock:
         "base_ms",
         "marks",
         "mark_source",
-        "idle_at_ms",
-        "_idle_ms",
-        "_has_rows",
+        "idleness",
         "_position",
         "_sent",
         "_late_by_rows",
-        "_mine",
         "_newest_by_hold",
         "_floor",
         "_undone",
@@ -70,14 +102,10 @@ class OutputClock:
         self.base_ms = NEVER  # newest time among rows that can no longer be taken back
         self.marks = marks
         self.mark_source = mark_source  # of this task's rows among those of others
-        # when it counts as idle if no row comes; none: never, or it does already
-        self.idle_at_ms: int | None = None
-        self._idle_ms = 0
-        self._has_rows = False
+        self.idleness: Idleness | None = None  # of a subscriber that has an idle time-out
         self._position = 0
         self._sent = {target.task: NEVER for target in targets}
         self._late_by_rows: dict[int, Rows] = {}
-        self._mine: frozenset[int] = frozenset()  # Python ids of its row lists
         # newest time before each input that waits for its next try, by number; a heap of these
         self._newest_by_hold: dict[int, int] = {}
         self._floor: list[tuple[int, int]] = []
@@ -96,14 +124,14 @@ class OutputClock:
         assert settings.timestamp_field is not None
         self._position = source.position(settings.timestamp_field)
         self.clock = SourceClock(settings.lag_ms, settings.lateness_ms)
-        self._idle_ms = settings.idle_ms
-        self._has_rows = True  # a beginning counts as well
         self.late = list(late)
         self._late_by_rows = {
             id(on_time.rows): late.rows
             for on_time, late in zip(self.targets, self.late, strict=True)
         }
-        self._mine = frozenset(id(target.rows) for target in (*self.targets, *self.late))
+        if settings.idle_ms:
+            rows = (target.rows for target in (*self.targets, *self.late))
+            self.idleness = Idleness(settings.idle_ms, rows)
 
     def pass_holds(self, tellers: Sequence[Target], again: Sequence[Target]) -> None:
         """Tell a receiver without event time of inputs that wait for their next try; `again` are
@@ -254,8 +282,8 @@ class OutputClock:
         if self.clock is not None:
             self.base_ms = self.clock.newest_ms
             self._undone.clear()
-            if self._idle_ms and not self._has_rows:
-                self._has_rows = any(id(rows) in self._mine for rows in log)
+            if self.idleness is not None:
+                self.idleness.note(log)
 
     def put_marks(
         self,
@@ -269,8 +297,8 @@ class OutputClock:
         With the time of the clock it also sends the mark of an idle output, where the subscriber
         has an idle time-out.
         """
-        if now_ms is not None and self._idle_ms:
-            self._watch_silence(now_ms)
+        if now_ms is not None and self.idleness is not None:
+            self._watch_silence(self.idleness, now_ms)
         mark_ms = NEVER if self.clock is None else self.clock.mark_ms(low_ms, self.held_ms)
         did = self._put_releases(may_have) if self._releases else False
         # The newest mark goes before the end: a receiver whose other senders are idle needs it.
@@ -292,15 +320,12 @@ class OutputClock:
             )
         return bool(told)
 
-    def _watch_silence(self, now_ms: int) -> None:
-        if self._has_rows or self._newest_by_hold:
+    def _watch_silence(self, idleness: Idleness, now_ms: int) -> None:
+        if idleness.has_rows or self._newest_by_hold:
             # a receiver of an idle mark must get the end of the silence, even if time stood still
-            if self.idle_at_ms is None:
+            if idleness.put_off(now_ms):
                 self._sent = dict.fromkeys(self._sent, NEVER)
-            self.idle_at_ms = now_ms + self._idle_ms
-            self._has_rows = False
-        elif self.idle_at_ms is not None and now_ms >= self.idle_at_ms:
-            self.idle_at_ms = None
+        elif idleness.begins(now_ms):
             for task, sent_ms in self._sent.items():
                 if sent_ms < END:
                     self._put_mark(self.marks[task].rows, IDLE)
