@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +33,7 @@ class TimerTable:
         self._queue: dict[Axis, DueQueue] = {"event": DueQueue(), "processing": DueQueue()}
         # whether a name was set that may equal one of another form, as True does 1
         self._has_forms = False
+        self.is_firing = False  # whether the call of a timer is under way
         for entry_key, at_ms in store.items():
             if entry_key[0] == "timer":
                 self._has_forms = self._has_forms or not ONE_FORM.issuperset(map(type, entry_key))
@@ -94,6 +96,15 @@ class TimerTable:
         entry_key = ("timer", timer.axis, *_key(timer.name))
         if self._store.get(entry_key) == timer.at_ms:
             self._store.delete(entry_key)
+
+    def fire(self, timer: Timer, call: Callable[[Timer, Any], None], collector: Any) -> None:
+        """Remove a due timer and make its call."""
+        self.done(timer)
+        self.is_firing = True
+        try:
+            call(timer, collector)
+        finally:
+            self.is_firing = False
 
 
 def _key(name: Any) -> Key:

@@ -107,7 +107,6 @@ class TimedRunner(Runner):
         self._attempts = 0
         self._retry_ms = 0
         self._has_more = True  # unknown before the first look
-        self._timer_is_firing = False
         bolt.timers = TaskTimers(self._timers, self._watermark, self._may_set_event_timer)
 
     def take_given_up(self) -> list[tuple[Tuple, int, Failure]]:
@@ -385,9 +384,7 @@ class TimedRunner(Runner):
         try:
             self._emitter.roots = 0
             if isinstance(due, Timer):
-                self._done(due)
-                self._timer_is_firing = True
-                self.bolt.on_timer(due, self._collector)
+                self._timers.fire(due, self.bolt.on_timer, self._collector)
             elif isinstance(due, Row):
                 self._done(due)
                 self._take_in(due)
@@ -399,8 +396,6 @@ class TimedRunner(Runner):
         except USER_ERRORS as error:
             self._roll_back(*marks)
             return self._put_off(due, self._failure(due, error), now_ms)
-        finally:
-            self._timer_is_firing = False
 
     def _failure(self, due: Due, error: BaseException) -> Failure:
         return self._inputs.failure(due.tuple, error) if isinstance(due, Row) else failure_of(error)
@@ -412,7 +407,7 @@ class TimedRunner(Runner):
         """Return whether a timer may be set: after the end of all input, timers that set timers
         would never end.
         """
-        return not (self._timer_is_firing and self._watermark_ms == END)
+        return not (self._timers.is_firing and self._watermark_ms == END)
 
     def _take_in(self, row: Row) -> None:
         """Take in a tuple whose turn has come."""

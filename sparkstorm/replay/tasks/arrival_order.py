@@ -61,7 +61,7 @@ class WatchedRunner(TimedRunner):
         self._oldest_on_arrival: dict[OutputClock, int] = {}
 
     def _may_set_event_timer(self) -> bool:
-        self.has_chains |= self._timer_is_firing
+        self.has_chains |= self._timers.is_firing
         return super()._may_set_event_timer()
 
     def _watermark(self) -> int:
