@@ -8,10 +8,9 @@ import copy
 import gzip
 import os
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,6 +34,7 @@ from sparkstorm.connectors.file_folders import (
     split_at,
 )
 from sparkstorm.connectors.file_partitions import filled, named_values
+from sparkstorm.connectors.file_progress import DONE, Extent, FileProgress, Turns
 from sparkstorm.connectors.file_records import (
     FORMATS,
     CsvReader,
@@ -51,39 +51,12 @@ from sparkstorm.connectors.file_records import (
     schema_of,
 )
 from sparkstorm.connectors.patience import check_flags, check_number
+from sparkstorm.connectors.polling import Looks, Poll
 from sparkstorm.connectors.time_order import MOST_OPEN, NO_TIME, MergedInputs, RecordTime, TimeOf
 
-_DONE = -1
 _RECORDS_PER_CALL = 64
 _FINGERPRINT_BYTES = 256
 _OFFSET_BITS = 40
-
-
-@dataclass(slots=True)
-class _File:
-    """A file of this task: position (-1: done), and a checksum of its first bytes, to distinguish
-    it from a new file of its name.
-    """
-
-    at: int = 0  # -1: done
-    printed: int = 0
-    checksum: int = 0
-    number: int = 0  # for message ids
-    rank: int = 0  # in the order of paths, or of `order`
-    path: str = ""
-    size: int = 0
-    reader: RecordReader | ParquetReader | None = None
-    stream: Any = None
-    # looks in a row that did not find it: its writer may go on for a moment after a rename
-    missed: int = 0
-
-    def position(self) -> list[int]:
-        return [self.at, self.printed, self.checksum]
-
-
-def _file(position: Sequence[int]) -> _File:
-    offset, printed, checksum = position
-    return _File(offset, printed, checksum)
 
 
 class Files(ReplayableSpout):
@@ -127,7 +100,7 @@ class Files(ReplayableSpout):
                 + ("needs fields, as names or types by name" if fields is None else "has no fields")
             )
         check_flags("Files", follow=follow, tail=tail)
-        check_number("Files", "poll_secs", poll_secs)
+        self._poll = Poll.of("Files", follow or tail, poll_secs)
         check_number("Files", "max_record_bytes", max_record_bytes, 1, is_whole=True)
         self._patterns = [
             absolute(path, "Files")
@@ -147,9 +120,7 @@ class Files(ReplayableSpout):
         self.outputs = {"default": self.fields, "bad": ["path", "place", "text", "reason"]}
         self.blocking = folders.is_remote  # type: ignore[misc]
         self.format = format
-        self._follow = follow or tail
         self._tail = tail
-        self._poll_ms = round(poll_secs * 1000)
         self.delimiter = delimiter
         self.most_bytes = max_record_bytes
         self._read = {key: list(position) for key, position in (read or {}).items()}
@@ -161,56 +132,43 @@ class Files(ReplayableSpout):
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Read nothing yet: positions may follow."""
         self._collector = collector
-        self._now_ms = context.now_ms
-        self._index, self._tasks, self._component = (
-            context.task_index,
-            len(context.peers),
-            context.component_id,
-        )
-        self._emits_batches = "default" in context.column_streams
+        self._context = context
         self._folders = Folders(self._patterns, by_inode=self._tail)
         self._files = {
-            key: _file(position) for key, position in self._read.items() if self._is_mine(key)
+            key: FileProgress.of(position)
+            for key, position in self._read.items()
+            if self._is_mine(key)
         }
         # files to read from; with `time`, to be merged with those that are
-        self._turns: deque[_File] = deque()
+        self._turns = Turns()
         # a file that grows stays open: it could not be found again after a rename
         self._merged = MergedInputs(
             self._read_ahead, self._pause, 1 << 30 if self._tail else MOST_OPEN
         )
-        self._silent = 0  # files in a row that had nothing
-        self._look_ms: int | None = 0  # when to look for files next; none: never again
-        self._total = self._done = 0
+        self._looks = Looks(self._poll, context.now_ms)
+        self._extent = Extent()
 
     def next_tuple(self) -> None:
         """Emit some records of one file, or of those whose time is next."""
         looks_between = self._tail or self._time is not None
-        if (
-            self._look_ms is not None
-            and (looks_between or not self._turns)
-            and self._now_ms() >= self._look_ms
-        ):
+        if (looks_between or not self._turns) and self._looks.is_due:
             self._look()
         if self._time is not None:
             self._emit_by_time()
             return
         while self._turns:
             file = self._turns[0]
-            count = self._emit(file) if file.at != _DONE else 0
-            if count:
-                self._silent = 0
+            if file.at == DONE:
+                self._turns.popleft()
+            elif self._emit(file):
+                self._turns.silent = 0
                 return
-            self._turns.popleft()
-            if file.at != _DONE:
-                self._turns.append(file)
-                self._silent += 1
-                if self._silent >= len(self._turns):
-                    self._silent = 0
-                    return
+            elif self._turns.pass_silent(is_done=file.at == DONE):
+                return
 
     def is_exhausted(self) -> bool:
         """Return whether every file was read; never if new ones are looked for."""
-        return self._look_ms is None and not self._turns and not self._merged
+        return self._looks.are_over and not self._turns and not self._merged
 
     def extent(self) -> tuple[int, int]:
         """Bytes of the files found, and of those that were read; with `time` also of those that are
@@ -219,7 +177,7 @@ class Files(ReplayableSpout):
         begun = 0
         if self._time is not None and self.format != "parquet":
             begun = sum(min(file.at, file.size) for file in self._files.values() if file.at > 0)
-        return self._total, self._done + begun
+        return self._extent.found, self._extent.read + begun
 
     def snapshot(self) -> Any:
         """Position in each file, by its key."""
@@ -227,7 +185,9 @@ class Files(ReplayableSpout):
 
     def restore(self, position: Any) -> None:
         """Go on in each file behind its last committed record."""
-        self._files = {key: _file(file_position) for key, file_position in position.items()}
+        self._files = {
+            key: FileProgress.of(file_position) for key, file_position in position.items()
+        }
 
     def take_over(self, handed: Sequence[Any]) -> Files:
         """The same files behind what was read of each, with any number of tasks."""
@@ -255,7 +215,8 @@ class Files(ReplayableSpout):
         """Return a source of a part's files; rows from its end on are the next part's."""
         spout = copy.copy(self)
         spout._patterns = list(split.paths)
-        spout._follow = spout._tail = False
+        spout._poll = replace(self._poll, follow=False)
+        spout._tail = False
         spout._read = {shown(split.paths[0]): [split.start, 0, 0]} if split.start else {}
         return spout
 
@@ -289,7 +250,7 @@ class Files(ReplayableSpout):
                 file.reader.close()
 
     def _is_mine(self, key: str) -> bool:
-        return zlib.crc32(key.encode()) % self._tasks == self._index
+        return zlib.crc32(key.encode()) % len(self._context.peers) == self._context.task_index
 
     def _look(self) -> None:
         """Take up files that have come, and note those that are gone."""
@@ -298,18 +259,19 @@ class Files(ReplayableSpout):
             listed = {file.key: file for file in files if self._is_mine(file.key)}
         except OSError as error:
             raise_lasting(
-                error, f"component '{self._component}', {', '.join(map(shown, self._patterns))}"
+                error,
+                f"component '{self._context.component_id}', {', '.join(map(shown, self._patterns))}",
             )
             raise
-        if not listed and not self._follow and not self._files and self._tasks == 1:
+        if not (listed or self._poll.follow or self._files) and len(self._context.peers) == 1:
             raise InvalidConfigError(
-                f"component '{self._component}': no file matches {', '.join(map(shown, self._patterns))}"
+                f"component '{self._context.component_id}': no file matches {', '.join(map(shown, self._patterns))}"
             )
         if self._tail:
             gone = {
                 key
                 for key, file in self._files.items()
-                if key not in listed and file.reader is None and file.at != _DONE
+                if key not in listed and file.reader is None and file.at != DONE
             }
             listed |= {file.key: file for file in self._folders.find_renamed(gone)} if gone else {}
         for key, file in list(self._files.items()):
@@ -323,25 +285,25 @@ class Files(ReplayableSpout):
                 del self._files[key]
         waiting = set(map(id, self._turns))
         for rank, (key, found_file) in enumerate(listed.items()):
-            file = self._files.setdefault(key, _File())
+            file = self._files.setdefault(key, FileProgress())
             file.rank = rank  # as later looks find it: new files may be among the others
             self._take(file, found_file, waiting)
-        self._look_ms = self._now_ms() + self._poll_ms if self._follow else None
+        self._looks.note(is_at_end=True)
 
-    def _take(self, file: _File, found_file: Found, waiting: set[int]) -> None:
+    def _take(self, file: FileProgress, found_file: Found, waiting: set[int]) -> None:
         if not file.path:
             file.number = len(self._files)
-            self._total += found_file.size
-            self._done += found_file.size if file.at == _DONE else 0
+            self._extent.found += found_file.size
+            self._extent.read += found_file.size if file.at == DONE else 0
         file.path = found_file.path
         file.size = found_file.size
-        if file.at == _DONE and self._tail and found_file.size:
+        if file.at == DONE and self._tail and found_file.size:
             # the inode of a file that was read and deleted is used again
             file.at = file.printed = file.checksum = 0
-        if file.at != _DONE and id(file) not in waiting and file not in self._merged:
+        if file.at != DONE and id(file) not in waiting and file not in self._merged:
             self._turns.append(file)
 
-    def _emit(self, file: _File) -> int:
+    def _emit(self, file: FileProgress) -> int:
         """Emit some records of a file; 0 when there are none now, and its position shows whether
         there will be.
         """
@@ -371,7 +333,7 @@ class Files(ReplayableSpout):
         """Emit some records of all files in the order of their times."""
         while self._turns:
             file = self._turns.popleft()
-            if file.at != _DONE:
+            if file.at != DONE:
                 self._merged.add(file, file.rank)
         for count in range(_RECORDS_PER_CALL):
             try:
@@ -385,12 +347,12 @@ class Files(ReplayableSpout):
                 return
             self._emit_record(*taken)
 
-    def _read_ahead(self, file: _File) -> tuple[int, FileRecord] | None:
+    def _read_ahead(self, file: FileProgress) -> tuple[int, FileRecord] | None:
         """Return the next record of a file with its time; None when there is none now."""
         record = self._next_record(file)
         time = self._time
         if record is None or time is None:
-            if file.at != _DONE:
+            if file.at != DONE:
                 self._turns.append(file)
             return None
         if record.problem:
@@ -402,7 +364,7 @@ class Files(ReplayableSpout):
                 problem=str(error)[:300], text=repr(record.values)[:2000]
             )
 
-    def _next_record(self, file: _File) -> FileRecord | None:
+    def _next_record(self, file: FileProgress) -> FileRecord | None:
         try:
             reader = file.reader or self._begin(file)
             if isinstance(reader, ParquetReader):
@@ -416,11 +378,11 @@ class Files(ReplayableSpout):
             self._bear(file, error)
             return None
 
-    def _is_complete(self, file: _File) -> bool:
+    def _is_complete(self, file: FileProgress) -> bool:
         """Return whether nothing will be added to a file, so that its last line needs no end."""
         return not self._tail or file.missed > 1
 
-    def _emit_record(self, file: _File, record: FileRecord) -> None:
+    def _emit_record(self, file: FileProgress, record: FileRecord) -> None:
         offset = file.at
         file.at = record.end
         if record.problem:
@@ -431,7 +393,7 @@ class Files(ReplayableSpout):
         except CodecError as error:
             self._tell(file, str(error), record.text or repr(record.values)[:2000], offset)
 
-    def _bear(self, file: _File, error: Exception) -> None:
+    def _bear(self, file: FileProgress, error: Exception) -> None:
         """Report a file that is gone or damaged, and be done with it; raise any other error."""
         if isinstance(error, FileNotFoundError):
             self._tell_loss(file, "is gone")
@@ -440,15 +402,17 @@ class Files(ReplayableSpout):
             self._finish(file)
         else:
             self._drop(file)
-            raise_lasting(error, f"component '{self._component}', file {shown(file.path)}")
+            raise_lasting(
+                error, f"component '{self._context.component_id}', file {shown(file.path)}"
+            )
             raise error
 
-    def _emit_batch(self, file: _File, reader: ParquetReader) -> int:
+    def _emit_batch(self, file: FileProgress, reader: ParquetReader) -> int:
         if (batch := reader.next_batch()) is None:
             return self._rest(file)
         first = file.at
         file.at = reader.at
-        if self._emits_batches:
+        if "default" in self._context.column_streams:
             # it holds a value that no tuple carries: which one is found row by row
             with suppress(CodecError):
                 reader.check(batch)
@@ -470,12 +434,12 @@ class Files(ReplayableSpout):
                 self._tell(file, str(error), repr(values)[:2000], number)
         return int(batch.num_rows)
 
-    def _tell(self, file: _File, problem: str, text: str, offset: int) -> None:
+    def _tell(self, file: FileProgress, problem: str, text: str, offset: int) -> None:
         message_id = file.number << _OFFSET_BITS | max(offset, 0)
         self._collector.report_error(f"{shown(file.path)}, at {offset}: {problem}")
         self._collector.emit((shown(file.path), offset, text, problem), message_id, stream="bad")
 
-    def _tell_loss(self, file: _File, how: str) -> None:
+    def _tell_loss(self, file: FileProgress, how: str) -> None:
         """Report a file of which a part was read, and whose rest cannot be; a log that is rotated
         away is expected to go.
         """
@@ -496,7 +460,7 @@ class Files(ReplayableSpout):
             or (error.errno is None and any(sign in str(error) for sign in signs))
         )
 
-    def _rest(self, file: _File) -> int:
+    def _rest(self, file: FileProgress) -> int:
         """Look at a file that has nothing now: whether it is done, was truncated, or may grow."""
         if not self._tail:
             self._finish(file)
@@ -511,17 +475,17 @@ class Files(ReplayableSpout):
             file.checksum = fingerprint(file.stream, file.printed)
         return 0
 
-    def _restart(self, file: _File) -> None:
+    def _restart(self, file: FileProgress) -> None:
         self._drop(file)
         file.at = file.printed = file.checksum = 0
 
-    def _drop(self, file: _File) -> None:
+    def _drop(self, file: FileProgress) -> None:
         """Close a file; the next look into it begins at its position."""
         if file.reader is not None:
             file.reader.close()
         file.reader = None
 
-    def _pause(self, file: _File) -> None:
+    def _pause(self, file: FileProgress) -> None:
         """Close a file whose next record is read; it is no shorter than up to there, should it have
         grown since it was found.
         """
@@ -529,14 +493,14 @@ class Files(ReplayableSpout):
             file.size = max(file.size, file.reader.at)
         self._drop(file)
 
-    def _finish(self, file: _File) -> None:
+    def _finish(self, file: FileProgress) -> None:
         self._drop(file)
-        file.at = _DONE
-        self._done += file.size
+        file.at = DONE
+        self._extent.read += file.size
 
-    def _begin(self, file: _File) -> RecordReader | ParquetReader | None:
+    def _begin(self, file: FileProgress) -> RecordReader | ParquetReader | None:
         """Open a file at its position; a header is read first, wherever that is."""
-        where = f"component '{self._component}', file {shown(file.path)}"
+        where = f"component '{self._context.component_id}', file {shown(file.path)}"
         named = named_values(where, file.path, self.fields, self.format != "parquet")
         if self.format == "parquet":
             raw = self._folders.open_raw(file.path)
@@ -546,7 +510,7 @@ class Files(ReplayableSpout):
             if file.at > reader.rows:
                 self._tell_loss(file, "has become shorter")
             return file.reader
-        refuse_archive(f"component '{self._component}'", file.path)
+        refuse_archive(f"component '{self._context.component_id}'", file.path)
         header: Sequence[str] = ()
         if self.format == "csv":
             with self._folders.open(file.path, 0) as first:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -23,6 +24,7 @@ from sparkstorm.common.errors import (
 from sparkstorm.common.model.tuples import Tuple
 from sparkstorm.common.model.values.column_types import ANY, ColumnType, parse_columns
 from sparkstorm.connectors.file_sinks import column_check, row_batch
+from sparkstorm.connectors.polling import Looks, Poll
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -63,69 +65,62 @@ class SparkSource(ReplayableSpout):
         self._options = dict(options or {})
         self._schema, self.outputs = read_schema(make_source(source, self._options), schema)
         self._key = partition_key
-        self._follow = follow
-        self._poll_ms = round(poll_secs * 1000)
+        self._poll = Poll.of("SparkSource", follow, poll_secs)
 
     def open(self, conf: Conf, context: TopologyContext, collector: SpoutOutputCollector) -> None:
         """Make the reader; nothing is read yet."""
         self._collector = collector
-        self._now_ms = context.now_ms
-        self._index, self._tasks = context.task_index, len(context.peers)
-        self._component, self._names = context.component_id, list(self._schema.names)
+        self._context = context
+        self._names = list(self._schema.names)
         self._casts = [_cast(field.dataType) for field in self._schema.fields]
         self._emits_batches = "default" in context.column_streams
         self._most = _BATCH_ROWS if self._emits_batches else _ROWS_PER_CALL
-        if self._tasks > 1 and self._key is None:
+        tasks = len(context.peers)
+        if tasks > 1 and self._key is None:
             raise InvalidTopologyError(
-                f"component '{context.component_id}': {self._source.__name__} is read by {self._tasks} tasks, which must agree on "
+                f"component '{context.component_id}': {self._source.__name__} is read by {tasks} tasks, which must agree on "
                 "who reads what: give SparkSource a partition_key, or parallelism 1"
             )
         self._reader = _reader(make_source(self._source, self._options), self._schema)
-        self._start: Any = None
-        self._end: Any = None  # none: the next range is not planned
-        # of the range; partitions read of it; rows read of the partition at hand
-        self._number = self._at = self._done = 0
+        self._range = _Range()
+        self._read_ranges = _ReadRanges()
         self._mine: list[InputPartition] = []
         self._rows: Iterator[Any] | None = None
-        self._is_at_end = self._is_restored = False
-        self._next_look_ms = 0
-        # tuples out there by range, and one for the position behind it
-        self._open: dict[int, int] = {}
-        self._ends: dict[int, Any] = {}  # ends of ranges that were read
+        self._is_restored = False
+        self._looks = Looks(self._poll, context.now_ms)
 
     def next_tuple(self) -> None:
         """Emit some rows of the range at hand, or plan the next one."""
+        here = self._range
         if self._is_restored:
             self._is_restored = False
-            self._commit(self._start)  # a former process may not have come to it
-        if self._end is None and not self._plan():
+            self._commit(here.start)  # a former process may not have come to it
+        if here.end is None and not self._plan():
             return
-        while self._at < len(self._mine):
+        while here.at < len(self._mine):
             if self._rows is None:
-                self._rows = _behind(
-                    self._done, self._reader.read(self._mine[self._at]), self._most
-                )
+                self._rows = _behind(here.done, self._reader.read(self._mine[here.at]), self._most)
             try:
                 if self._emit(self._rows):
                     return
             except BaseException:
                 self._rows = None  # read again behind the last row that was emitted whole
                 raise
-            self._at = self._at + 1
-            self._done = 0
+            here.at += 1
+            here.done = 0
             self._rows = None
-        self._ends[self._number] = self._end
-        self._open[self._number] = self._open.get(self._number, 0) + 1
+        self._read_ranges.end(here.number, here.end)
         # before it is committed, the source must not forget
-        self._collector.keep_position(self._number)
-        self._start, self._end, self._at, self._number = self._end, None, 0, self._number + 1
+        self._collector.keep_position(here.number)
+        self._range = _Range(here.end, number=here.number + 1)
 
     def _emit(self, rows: Iterator[Any]) -> int:
         """Emit a batch, or some rows; 0 at the partition's end."""
         messages = count = 0
+        number = self._range.number
         for item in rows:
             if not hasattr(item, "num_columns"):
-                self._collector.emit(self._values(item), self._number)
+                self._collector.emit(self._values(item), number)
                 messages = messages + 1
                 count = count + 1
                 if count >= _ROWS_PER_CALL:
@@ -134,18 +129,18 @@ class SparkSource(ReplayableSpout):
             if item.schema.names != self._names:
                 item = self._by_name(item)
             if self._emits_batches:
-                self._collector.emit_batch(item, self._number)
+                self._collector.emit_batch(item, number)
                 messages = messages + 1
                 count = count + item.num_rows
             else:
                 for values in rows_of(item):
-                    self._collector.emit(values, self._number)
+                    self._collector.emit(values, number)
                 messages = messages + item.num_rows
                 count = count + item.num_rows
             if count >= _ROWS_PER_CALL:
                 break
-        self._open[self._number] = self._open.get(self._number, 0) + messages
-        self._done += count
+        self._read_ranges.emitted(number, messages)
+        self._range.done += count
         return count
 
     def _values(self, row: Any) -> Sequence[Any]:
@@ -154,7 +149,7 @@ class SparkSource(ReplayableSpout):
         """
         if not isinstance(row, tuple | list):
             raise InvalidConfigError(
-                f"component '{self._component}': {self._source.__name__} read a {type(row).__name__}, "
+                f"component '{self._context.component_id}': {self._source.__name__} read a {type(row).__name__}, "
                 "where a tuple, a list, a Row or an Arrow batch was expected; correct its read"
             )
         values: Sequence[Any] = row
@@ -171,7 +166,7 @@ class SparkSource(ReplayableSpout):
 
     def _misfit(self, what: str, names: Sequence[str]) -> InvalidConfigError:
         return InvalidConfigError(
-            f"component '{self._component}': {self._source.__name__} read a {what} of the columns "
+            f"component '{self._context.component_id}': {self._source.__name__} read a {what} of the columns "
             f"{', '.join(names)}, but its schema has {', '.join(self._names)}; correct its read or its schema"
         )
 
@@ -185,33 +180,26 @@ class SparkSource(ReplayableSpout):
         """Return whether the end was reached that the source had when it was last asked; never if
         it is followed.
         """
-        return not self._follow and self._is_at_end
+        return self._looks.are_over
 
     def snapshot(self) -> Any:
         """Offsets of the range at hand, and what is read of it."""
-        return {
-            "start": self._start,
-            "end": self._end,
-            "at": self._at,
-            "done": self._done,
-            "number": self._number,
-        }
+        return asdict(self._range)
 
     def restore(self, position: Any) -> None:
         """Plan the same range again."""
-        self._start, self._end = position["start"], position["end"]
-        self._at, self._done = position["at"], position["done"]
         # what a former process emitted is acked under its own numbers
-        self._number = position["number"] + 1
-        self._is_restored = self._start is not None
-        if self._end is not None:
+        self._range = _Range(**{**position, "number": position["number"] + 1})
+        self._is_restored = self._range.start is not None
+        if self._range.end is not None:
             self._deal()
 
     def ack(self, message_id: Any) -> None:
         """Count a tuple of a range as done."""
-        if message_id in self._open:
-            self._open[message_id] -= 1
-            self._tell_source()
+        if self._read_ranges.note_done(message_id):
+            # the source may forget ranges whose tuples are all done
+            for end in self._read_ranges.take_done():
+                self._commit(end)
 
     fail = ack  # it was parked: done as well
 
@@ -220,46 +208,80 @@ class SparkSource(ReplayableSpout):
         self._reader.stop()
 
     def _plan(self) -> bool:
-        now_ms = self._now_ms()
-        if now_ms < self._next_look_ms or self.is_exhausted():
+        if not self._looks.is_due:
             return False
-        if self._start is None:
-            self._start = self._reader.initialOffset()
+        here = self._range
+        if here.start is None:
+            here.start = self._reader.initialOffset()
             self._collector.keep_position(-1)  # another call may give another one
-        end = _latest(self._reader, self._start)
-        if end is None or end == self._start:
-            self._is_at_end, self._next_look_ms = True, now_ms + self._poll_ms
+        end = _latest(self._reader, here.start)
+        is_at_end = end is None or end == here.start
+        self._looks.note(is_at_end, None if is_at_end else 0)
+        if is_at_end:
             return False
-        self._is_at_end = False
-        self._end = end
-        self._at = 0
-        self._done = 0
+        here.end = end
+        here.at = 0
+        here.done = 0
         self._deal()
         return True
 
     def _deal(self) -> None:
         """Take this task's share of the range's partitions."""
-        partitions = list(self._reader.partitions(self._start, self._end))
+        partitions = list(self._reader.partitions(self._range.start, self._range.end))
+        tasks, index = len(self._context.peers), self._context.task_index
         self._mine = (
             partitions
             if self._key is None
-            else [p for p in partitions if _share(self._key(p), self._tasks) == self._index]
+            else [p for p in partitions if _share(self._key(p), tasks) == index]
         )
 
-    def _tell_source(self) -> None:
-        """Let the source forget ranges whose tuples are all done; with several tasks, none has the
-        state of the others.
-        """
+    def _commit(self, end: Any) -> None:
+        # with several tasks, none has the state of the others
+        if len(self._context.peers) == 1:
+            self._reader.commit(end)
+
+
+@dataclass(slots=True)
+class _Range:
+    """Position of a task: the offsets of the range at hand, and what is read of it."""
+
+    start: Any = None
+    end: Any = None  # none: the next range is not planned
+    at: int = 0  # partitions that are read
+    done: int = 0  # rows that are read of the partition behind them
+    number: int = 0
+
+
+class _ReadRanges:
+    """Ranges whose tuples are out there, by number."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, int] = {}  # tuples, and one for the position behind the range
+        self._ends: dict[int, Any] = {}  # of ranges that were read to their end
+
+    def emitted(self, number: int, count: int) -> None:
+        """Note that so many tuples of a range are out there."""
+        self._open[number] = self._open.get(number, 0) + count
+
+    def end(self, number: int, end: Any) -> None:
+        """Note that a range is read, and that its position is on its way."""
+        self._ends[number] = end
+        self.emitted(number, 1)
+
+    def note_done(self, number: Any) -> bool:
+        """Note that a tuple is done; return whether its range is one of these."""
+        if number not in self._open:
+            return False
+        self._open[number] -= 1
+        return True
+
+    def take_done(self) -> Iterator[Any]:
+        """Yield the ends of the oldest ranges that are done, and forget them."""
         for number in sorted(self._ends):
             if self._open.get(number):
                 return
-            end = self._ends.pop(number)
             self._open.pop(number, None)
-            self._commit(end)
-
-    def _commit(self, end: Any) -> None:
-        if self._tasks == 1:
-            self._reader.commit(end)
+            yield self._ends.pop(number)
 
 
 class SparkSink(TransactionalSink):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sparkstorm.api.collector import SpoutOutputCollector
@@ -20,12 +21,12 @@ from sparkstorm.common.model.values.column_types import parse_columns
 from sparkstorm.connectors.patience import (
     Patience,
     Secret,
-    check_flags,
     check_number,
     database_url,
     make_engine,
     require_lasting_sql,
 )
+from sparkstorm.connectors.polling import Looks, Poll
 
 _ROWS_PER_CALL = 128
 _KEYS_LOOK_MS = 10_000  # between two looks at the largest key while no row comes
@@ -67,8 +68,7 @@ class SqlSource(ReplayableSpout):
             raise InvalidConfigError("SqlSource: give a table or a query, one of them")
         if not fields:
             raise InvalidConfigError("SqlSource: fields names the columns to emit")
-        check_flags("SqlSource", follow=follow)
-        check_number("SqlSource", "poll_secs", poll_secs)
+        self._poll = Poll.of("SqlSource", follow, poll_secs)
         check_number("SqlSource", "gap_secs", gap_secs)
         check_number("SqlSource", "rows", rows, 1, is_whole=True)
         self._url = database_url(url, "SqlSource")
@@ -76,9 +76,6 @@ class SqlSource(ReplayableSpout):
         self._table = table
         self._query = query
         self._key = key
-        self._fields = list(fields)
-        self._follow = follow
-        self._poll_ms = round(poll_secs * 1000)
         self._gap_ms = round(gap_secs * 1000)
         self._most = rows
         self._kinds: dict[str, str] = dict(fields) if isinstance(fields, Mapping) else {}
@@ -94,21 +91,16 @@ class SqlSource(ReplayableSpout):
                 f"component '{context.component_id}': rows are read in one order; give SqlSource parallelism 1"
             )
         self._collector = collector
-        self._now_ms = context.now_ms
         self._where = (
             f"component '{context.component_id}', {self._table or 'the query'} at {self._url}"
         )
         self._patience = Patience(self._where, context.now_ms, collector.report_error)
         self._engine: Any = None
         self._last: Any = None  # key of the last row emitted
-        self._ahead: list[Any] = []  # rows that were fetched; those before `_at` are emitted
-        self._at = 0
-        self._has_no_gap = False  # the rows ahead follow the last one and each other
-        self._gap_since_ms: int | None = None
-        self._look_ms = 0
-        self._is_at_end = False
-        self._largest: Any = None  # key in the table, when it was last below the position
-        self._keys_look_ms = 0
+        self._page = _Page([])
+        self._gap = _Gap(self._gap_ms, context.now_ms)
+        self._looks = Looks(self._poll, context.now_ms)
+        self._below = _BelowPosition(context.now_ms)
         takes_batches = "default" in context.column_streams and set(self._kinds.values()) <= set(
             _EXACT
         )
@@ -116,13 +108,14 @@ class SqlSource(ReplayableSpout):
 
     def next_tuple(self) -> None:
         """Emit some rows, and fetch more when there are none."""
-        if self._at == len(self._ahead) and not self._fetch():
+        if self._page.is_emitted and not self._fetch():
             return
-        if self._has_no_gap and self._columns is not None and self._emit_batch(self._columns):
+        page = self._page
+        has_no_gap = page.has_no_gap
+        if has_no_gap and self._columns is not None and self._emit_batch(self._columns):
             return
         emit = self._collector.emit
-        has_no_gap = self._has_no_gap
-        for row in self._ahead[self._at : self._at + _ROWS_PER_CALL]:
+        for row in page.rows[page.at : page.at + _ROWS_PER_CALL]:
             key = row[0]
             if not has_no_gap and self._is_gap(key):
                 return
@@ -134,7 +127,7 @@ class SqlSource(ReplayableSpout):
                 self._collector.report_error(f"{self._where}, {self._key} {key}: {error}")
                 text = "" if type(row[1]) is _Unreadable else repr(list(row[1:]))[:2000]
                 emit((str(key), text, str(error)[:300]), key, stream="bad")
-            self._at += 1
+            page.at += 1
             self._last = key
 
     def _emit_batch(self, declared: Sequence[tuple[str, type, Any]]) -> bool:
@@ -144,7 +137,7 @@ class SqlSource(ReplayableSpout):
         import pyarrow as pa
 
         arrays = []
-        rows = self._ahead[self._at :]
+        rows = self._page.rows[self._page.at :]
         columns = zip(*rows, strict=True)
         last = next(columns)[-1]
         try:
@@ -157,7 +150,7 @@ class SqlSource(ReplayableSpout):
             )
         except (pa.ArrowInvalid, OverflowError, UnicodeError, CodecError):
             return False
-        self._at = len(self._ahead)
+        self._page.at = len(self._page.rows)
         self._last = last
         return True
 
@@ -165,7 +158,7 @@ class SqlSource(ReplayableSpout):
         """Return whether there was nothing behind the last row when it was last looked; never if
         new ones are looked for.
         """
-        return not self._follow and self._is_at_end
+        return self._looks.are_over
 
     def snapshot(self) -> Any:
         """Key of the last row."""
@@ -184,23 +177,14 @@ class SqlSource(ReplayableSpout):
         """Return whether rows before this one may still be committed; then the rows ahead are
         fetched anew.
         """
-        is_next = type(key) is not int or type(self._last) is not int or key == self._last + 1
-        if is_next or not self._gap_ms:
-            self._gap_since_ms = None
+        if not self._gap.is_open(self._last, key):
             return False
-        now_ms = self._now_ms()
-        if self._gap_since_ms is None:
-            self._gap_since_ms = now_ms
-        if now_ms - self._gap_since_ms >= self._gap_ms:
-            self._gap_since_ms = None
-            return False
-        self._ahead = []
-        self._at = 0
-        self._look_ms = now_ms + min(50, self._gap_ms)
+        self._page = _Page([])
+        self._looks.put_off(min(50, self._gap_ms))
         return True
 
     def _fetch(self) -> bool:
-        if self._now_ms() < self._look_ms or self._patience.is_resting or self.is_exhausted():
+        if not self._looks.is_due or self._patience.is_resting:
             return False
         from sqlalchemy import exc
 
@@ -222,15 +206,12 @@ class SqlSource(ReplayableSpout):
             else None
         )
         is_run = type(first) is int and keys == list(range(first, first + len(keys)))
-        self._has_no_gap = is_run and self._gap_since_ms is None
         if not is_run and (len(set(keys)) < len(keys) or None in keys):
             raise InvalidConfigError(
                 f"{self._where}: '{self._key}' is not unique or null in some rows, so there is no position"
             )
-        self._ahead = rows[: self._most]
-        self._at = 0
-        self._is_at_end = not rows
-        self._look_ms = self._now_ms() + (0 if is_cut or len(rows) > self._most else self._poll_ms)
+        self._page = _Page(rows[: self._most], is_run and not self._gap.is_waited_for)
+        self._looks.note(not rows, 0 if is_cut or len(rows) > self._most else None)
         return bool(rows)
 
     def _look_at_keys(self) -> None:
@@ -239,16 +220,13 @@ class SqlSource(ReplayableSpout):
         """
         import sqlalchemy as sa
 
-        if self._last is None or not self._follow or self._now_ms() < self._keys_look_ms:
+        if self._last is None or not self._poll.follow or not self._below.is_due:
             return
-        self._keys_look_ms = self._now_ms() + _KEYS_LOOK_MS
         with self._engine.connect() as connection:
             (largest,) = connection.execute(
                 sa.select(sa.func.max(sa.column(self._key))).select_from(self._source())
             ).one()
-        before = self._largest
-        self._largest = largest if largest is not None and largest < self._last else None
-        if before is not None and self._largest is not None and largest > before:
+        if self._below.has_grown(largest, self._last):
             self._collector.report_error(
                 f"{self._where}: rows are inserted with '{self._key}' up to {largest!r:.80}, below the position "
                 f"{self._last!r:.80}, and are not read: its keys have begun anew; kill the topology and submit it again"
@@ -266,10 +244,11 @@ class SqlSource(ReplayableSpout):
         """
         from sqlalchemy import exc
 
+        fields = list(self.outputs["default"])
         count = self._most + 1  # the last shows whether keys are equal
         while True:
             try:
-                return self._read(self._fields, count), count <= self._most
+                return self._read(fields, count), count <= self._most
             except (exc.SQLAlchemyError, SparkStormError):
                 raise
             except Exception as error:
@@ -278,7 +257,7 @@ class SqlSource(ReplayableSpout):
                 if is_away and "decode" not in str(error):  # sqlite3's, of text that is no UTF-8
                     raise exc.OperationalError("", None, error) from error
                 if count == 1:
-                    cells = [_Unreadable(" ".join(str(error).split()))] * len(self._fields)
+                    cells = [_Unreadable(" ".join(str(error).split()))] * len(fields)
                     return [(*row, *cells) for row in self._read([], 1)], True
             count //= 2
 
@@ -294,6 +273,68 @@ class SqlSource(ReplayableSpout):
         with self._engine.connect() as connection:
             # the columns have no types to convert
             return list(map(tuple, connection.execute(chosen).cursor.fetchall()))
+
+
+@dataclass(slots=True)
+class _Page:
+    """Rows that were fetched; those before `at` are emitted."""
+
+    rows: list[Any]
+    has_no_gap: bool = False  # they follow the last row emitted and each other
+    at: int = 0
+
+    @property
+    def is_emitted(self) -> bool:
+        return self.at == len(self.rows)
+
+
+class _Gap:
+    """Wait for whole numbers that are missing before a key: their rows may still be committed."""
+
+    def __init__(self, most_ms: int, now_ms: Callable[[], int]) -> None:
+        self._most_ms = most_ms
+        self._now_ms = now_ms
+        self._since_ms: int | None = None
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self._since_ms is not None
+
+    def is_open(self, last: Any, key: Any) -> bool:
+        """Return whether to wait for rows between two keys."""
+        is_next = type(key) is not int or type(last) is not int or key == last + 1
+        if is_next or not self._most_ms:
+            self._since_ms = None
+            return False
+        now_ms = self._now_ms()
+        if self._since_ms is None:
+            self._since_ms = now_ms
+        if now_ms - self._since_ms >= self._most_ms:
+            self._since_ms = None
+            return False
+        return True
+
+
+class _BelowPosition:
+    """Looks at the largest key of the table while it is below the position."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._look_ms = 0
+        self._largest: Any = None
+
+    @property
+    def is_due(self) -> bool:
+        return self._now_ms() >= self._look_ms
+
+    def has_grown(self, largest: Any, last: Any) -> bool:
+        """Note the largest key; return whether it has grown since the last look and stays below the
+        position.
+        """
+        self._look_ms = self._now_ms() + _KEYS_LOOK_MS
+        before = self._largest
+        self._largest = largest if largest is not None and largest < last else None
+        return before is not None and self._largest is not None and largest > before
 
 
 class _Unreadable(NamedTuple):
