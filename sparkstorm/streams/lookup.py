@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from threading import Event, get_ident
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sparkstorm.api import Duration, Effects, OutputCollector, TopologyContext, Tuple
 from sparkstorm.api.components import GatheringBolt
@@ -113,9 +113,9 @@ class LookupBolt(GatheringBolt):
         self._key = read_names("LookupBolt", "key", key)
         self._keep = tuple(keep)
         self._add = add
-        self._expire_ms = _ms("expire", expire, 1)
-        self._refresh_ms = self._expire_ms if refresh is None else _ms("refresh", refresh, 1)
-        self._size = _whole("size", size)
+        expire_ms = _ms("expire", expire, 1)
+        refresh_ms = expire_ms if refresh is None else _ms("refresh", refresh, 1)
+        self._limits = _Limits(_whole("size", size), expire_ms, refresh_ms)
         self._batch = _whole("batch", batch)
         self._snapshot = snapshot
         self._kind = kind
@@ -126,9 +126,9 @@ class LookupBolt(GatheringBolt):
             raise InvalidTopologyError(
                 f'LookupBolt: snapshot is {show(snapshot)}; write a mapping by key, the path of a file, or "now"'
             )
-        if self._refresh_ms > self._expire_ms:
+        if refresh_ms > expire_ms:
             raise InvalidTopologyError(
-                f"LookupBolt: refresh is {self._refresh_ms} ms, after values have expired ({self._expire_ms} ms); make it shorter"
+                f"LookupBolt: refresh is {refresh_ms} ms, after values have expired ({expire_ms} ms); make it shorter"
             )
         if isinstance(keep, Mapping) and isinstance(add, Mapping):
             self.outputs: Any = {**keep, **add}
@@ -139,20 +139,18 @@ class LookupBolt(GatheringBolt):
         """Open the source, or read the snapshot of a replay."""
         self._collector = collector
         self._now_ms = context.now_ms
-        # by key: values and when they were fetched, least lately used first
-        self._known: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._values = _Values(self._limits)
         self._waiting: list[tuple[Tuple, Any]] = []
-        self._stale: dict[Any, None] = {}
-        self._calls = context.counter("lookup_calls")
         self._hits = context.counter("lookup_hits")
         self._misses = context.counter("lookup_missing")
-        self._errors = context.counter("lookup_errors")
-        self._rest_until_ms = 0  # without refreshing
         self._answers: Answers | None = None
         self._prepared_on = get_ident()
-        self._owner = f"component '{context.component_id}'"
-        self._patience_s = WorkerSettings.of(conf).sink_patience_ms / 1000
-        self._is_closed = Event()
+        self._calls = _Calls(
+            self._fetch,
+            context,
+            WorkerSettings.of(conf).sink_patience_ms / 1000,
+            collector.report_error,
+        )
         # a replay alone gives its inputs names
         if context.name_effect is not None and self._snapshot != _NOW:
             self._answers = self._read_snapshot(context)
@@ -160,7 +158,7 @@ class LookupBolt(GatheringBolt):
             try:
                 self._fetch.open(self._add, context)
             except InvalidConfigError as error:
-                raise InvalidConfigError(f"{self._owner}: {error}") from error
+                raise InvalidConfigError(f"component '{context.component_id}': {error}") from error
 
     def execute(self, tup: Tuple) -> None:
         """Emit a tuple whose value is known, if none before it waits; else let it wait."""
@@ -171,7 +169,7 @@ class LookupBolt(GatheringBolt):
             self._emit(tup, _found(self._answers, key))
             return
         now_ms = self._now_ms()
-        if not self._waiting and (value := self._value(key, now_ms)) is not None:
+        if not self._waiting and (value := self._values.of(key, now_ms)) is not None:
             self._hits.inc()
             self._emit(tup, value[0])
             return
@@ -189,12 +187,12 @@ class LookupBolt(GatheringBolt):
         """Look up for the tuples that wait, then what is stale."""
         if self._waiting:
             self._look_up(self._now_ms())
-        elif self._stale and self._now_ms() >= self._rest_until_ms:
+        elif self._values.stale and self._calls.may_refresh:
             self._fetch_in([])
 
     def cleanup(self) -> None:
         """Close the source."""
-        self._is_closed.set()
+        self._calls.end()
         if self._answers is None and not callable(self._fetch):
             self._fetch.close()
 
@@ -212,19 +210,6 @@ class LookupBolt(GatheringBolt):
             raise
         return key
 
-    def _value(self, key: Any, now_ms: int) -> tuple[Any, int] | None:
-        """Return what is known of a key, and note it if it is to be fetched again."""
-        entry = self._known.get(key)
-        if entry is None:
-            return None
-        age_ms = now_ms - entry[1]
-        if age_ms > self._expire_ms:
-            return None
-        if age_ms > self._refresh_ms:
-            self._stale[key] = None
-        self._known.move_to_end(key)
-        return entry
-
     def _look_up(self, now_ms: int) -> None:
         """Fetch what the waiting tuples need, in one call, and emit them in their order."""
         waiting = self._waiting
@@ -233,7 +218,7 @@ class LookupBolt(GatheringBolt):
         needed = []
         for _, key in waiting:
             if key not in values:
-                entry = self._value(key, now_ms)
+                entry = self._values.of(key, now_ms)
                 values[key] = _MISSING if entry is None else entry[0]
                 if entry is None:
                     needed.append(key)
@@ -254,63 +239,22 @@ class LookupBolt(GatheringBolt):
         """Fetch keys, with stale ones as far as there is room; return why that failed, and the
         values.
         """
-        some = [key for key in self._stale if key not in needed][: self._batch - len(needed)]
-        self._stale.clear()
+        stale = self._values.take_stale()
+        some = [key for key in stale if key not in needed][: self._batch - len(needed)]
         keys = [key for key in (*needed, *some) if not _holds_none(key)]
-        self._calls.inc(int(bool(keys)))
         try:
-            answers = self._fetched(keys, is_needed=bool(needed)) if keys else {}
-            if not isinstance(answers, Mapping):
-                raise TypeError(
-                    f"the look-up's fetch returned {show(answers)}; return a mapping of keys to values"
-                )
+            answers = self._calls.answers(keys, is_needed=bool(needed)) if keys else {}
         except WorkerFailedError:
             raise
         # a cancelled coroutine's too: the inputs would stay open for ever
         except (Exception, CancelledError, SystemExit) as error:
-            self._errors.inc()
-            self._rest_until_ms = self._now_ms() + _REST_MS
+            self._calls.note_failed()
             return _reason(error), {}
-        now_ms = self._now_ms()
         values = {key: _found(answers, key) for key in (*needed, *some)}
-        for key, value in values.items():
-            if isinstance(value, Exception):
-                self._errors.inc()
-            else:
-                self._known[key] = value, now_ms
-                self._known.move_to_end(key)
-        while len(self._known) > self._size:
-            self._known.popitem(last=False)
+        good = {key: value for key, value in values.items() if not isinstance(value, Exception)}
+        self._values.keep(good, self._now_ms())
+        self._calls.errors.inc(len(values) - len(good))
         return None, values
-
-    def _fetched(self, keys: list[Any], is_needed: bool) -> Answers:
-        """Return what the source answers; one that is away is waited for where inputs need it."""
-        if callable(self._fetch):
-            return self._fetch(keys)
-        began_s = time.monotonic()
-        pause_s = _FIRST_PAUSE_S
-        for tries in count(1):
-            try:
-                return self._fetch.fetch(keys)
-            except (ConnectionError, TimeoutError) as error:
-                # the loop of a replay has nothing else to do, and must not sleep
-                if not is_needed or get_ident() == self._prepared_on:
-                    raise
-                words = f"{self._owner} waits for its look-up: {error}"
-                if time.monotonic() - began_s >= self._patience_s:
-                    raise WorkerFailedError(
-                        f"{words}; given up after {self._patience_s:g} s (topology.sink.patience.secs)"
-                    ) from error
-                if tries % _TRIES_PER_REPORT == 1:
-                    self._collector.report_error(words)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-                if self._is_closed.wait(pause_s):
-                    raise
-            except InvalidConfigError as error:
-                if not is_needed:  # old values are still good
-                    raise ConnectionError(str(error)) from error
-                raise WorkerFailedError(f"{self._owner}: {error}") from error
-        raise AssertionError("the count has no end")
 
     def _answer(self, tup: Tuple, value: Any) -> None:
         try:
@@ -378,6 +322,128 @@ class LookupBolt(GatheringBolt):
                         f"a row has not the field {unknown_field(name, path.name, row)}"
                     )
             yield self._key_of(row), row
+
+
+class _Limits(NamedTuple):
+    """What a task keeps: number of keys, age at which a value has expired, and at which it is
+    stale.
+    """
+
+    size: int
+    expire_ms: int
+    refresh_ms: int
+
+
+class _Values:
+    """Values that a task keeps by key, and keys whose values are to be fetched again."""
+
+    def __init__(self, limits: _Limits) -> None:
+        self._limits = limits
+        # values and when they were fetched, least lately used first
+        self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self.stale: dict[Any, None] = {}
+
+    def of(self, key: Any, now_ms: int) -> tuple[Any, int] | None:
+        """Return what is known of a key, and note it if it is to be fetched again."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        age_ms = now_ms - entry[1]
+        if age_ms > self._limits.expire_ms:
+            return None
+        if age_ms > self._limits.refresh_ms:
+            self.stale[key] = None
+        self._entries.move_to_end(key)
+        return entry
+
+    def take_stale(self) -> list[Any]:
+        """Return the stale keys, and forget that they are."""
+        stale = list(self.stale)
+        self.stale.clear()
+        return stale
+
+    def keep(self, values: Mapping[Any, Any], now_ms: int) -> None:
+        """Keep values that were fetched now, in place of those used longest ago."""
+        for key, value in values.items():
+            self._entries[key] = value, now_ms
+            self._entries.move_to_end(key)
+        while len(self._entries) > self._limits.size:
+            self._entries.popitem(last=False)
+
+
+class _Calls:
+    """Calls of a task's source: counted, repeated while it is away, and with a rest after one that
+    failed.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        context: TopologyContext,
+        patience_s: float,
+        report: Callable[[str], None],
+    ) -> None:
+        self._fetch = fetch
+        self._owner = f"component '{context.component_id}'"
+        self._now_ms = context.now_ms
+        self._patience_s = patience_s
+        self._report = report
+        self._count = context.counter("lookup_calls")
+        self.errors = context.counter("lookup_errors")
+        self._rest_until_ms = 0  # without refreshing
+        self._made_on = get_ident()
+        self._is_over = Event()
+
+    @property
+    def may_refresh(self) -> bool:
+        """Return whether the rest after a failed call is over."""
+        return self._now_ms() >= self._rest_until_ms
+
+    def note_failed(self) -> None:
+        """Count a failed call, and begin the rest."""
+        self.errors.inc()
+        self._rest_until_ms = self._now_ms() + _REST_MS
+
+    def end(self) -> None:
+        """Wait for the source no longer."""
+        self._is_over.set()
+
+    def answers(self, keys: list[Any], is_needed: bool) -> Answers:
+        """Return what the source answers; one that is away is waited for where inputs need it."""
+        self._count.inc()
+        answers = self._fetch(keys) if callable(self._fetch) else self._fetched(keys, is_needed)
+        if not isinstance(answers, Mapping):
+            raise TypeError(
+                f"the look-up's fetch returned {show(answers)}; return a mapping of keys to values"
+            )
+        return answers
+
+    def _fetched(self, keys: list[Any], is_needed: bool) -> Answers:
+        assert not callable(self._fetch)
+        began_s = time.monotonic()
+        pause_s = _FIRST_PAUSE_S
+        for tries in count(1):
+            try:
+                return self._fetch.fetch(keys)
+            except (ConnectionError, TimeoutError) as error:
+                # the loop of a replay has nothing else to do, and must not sleep
+                if not is_needed or get_ident() == self._made_on:
+                    raise
+                words = f"{self._owner} waits for its look-up: {error}"
+                if time.monotonic() - began_s >= self._patience_s:
+                    raise WorkerFailedError(
+                        f"{words}; given up after {self._patience_s:g} s (topology.sink.patience.secs)"
+                    ) from error
+                if tries % _TRIES_PER_REPORT == 1:
+                    self._report(words)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                if self._is_over.wait(pause_s):
+                    raise
+            except InvalidConfigError as error:
+                if not is_needed:  # old values are still good
+                    raise ConnectionError(str(error)) from error
+                raise WorkerFailedError(f"{self._owner}: {error}") from error
+        raise AssertionError("the count has no end")
 
 
 def _check(fetch: Any, keep: Any, add: Any, kind: Any) -> None:
