@@ -89,6 +89,14 @@ class SlotStores:
     has_several: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _StopNode:
+    """Node whose coming ends the slot: an empty one, or one with this number if it has no worker."""
+
+    path: str  # empty: there is none
+    number: bytes
+
+
 class Outbox:
     """Records to write for a slot: the newest beat and refusal, errors, and topologies
     whose workers are gone for good.
@@ -138,8 +146,7 @@ class SlotSync:
     ) -> None:
         self._slot = slot
         self._connect = connect
-        self._stop_path = stop_path
-        self._number = str(number).encode()
+        self._stop_node = _StopNode(stop_path, str(number).encode())
         self._opened: SlotStores | None = None
         self._extensions: tuple[SlotExtension, ...] = ()
         self._changed = threading.Event()
@@ -254,14 +261,15 @@ class SlotSync:
         before = self.wish
         stopping = self.stop
         state = self._desk().state
-        asked = state.store.get(self._stop_path, self.wake) if self._stop_path else None
+        node = self._stop_node
+        asked = state.store.get(node.path, self.wake) if node.path else None
         if asked is not None and not asked.data:
             self.stop = True
         self._assignments.read(state, self.wake, self._outbox.refusals.append, now_ms)
         self.wish = self._make_wish(now_ms)
         if (
             asked is not None
-            and asked.data == self._number
+            and asked.data == node.number
             and self.wish is None
             and self._runs is None
         ):
