@@ -93,7 +93,6 @@ class Cluster:
         conf: Conf,
         stores: RunningStores,
         sc: SparkContext,
-        owns_context: bool,
         say: Callable[[str], None] = lambda _: None,
         is_shared: bool = False,
     ) -> None:
@@ -106,15 +105,13 @@ class Cluster:
         self._say = say
         self.listeners: list[TopologyActionListener] = []
         """Listeners for actions on topologies (S0.51) by any of this driver's Nimbuses."""
-        self._owns_context = owns_context
         self._is_alone = not is_shared or bool(stores.embedded)
         self._closers = contextlib.ExitStack()
         self.settings = DriverSettings.of(conf)
         own = self.settings.worker_folder
         self.has_logs_here = (sc.master or "").startswith("local")
         own = os.path.expanduser(own) if own and self.has_logs_here else own
-        self._slot_folder = own or str(self.settings.folder.resolve())
-        self.log_dir = Path(self._slot_folder, "logs")
+        self.log_dir = Path(own or self.settings.folder.resolve(), "logs")
 
     @classmethod
     @contextlib.contextmanager
@@ -150,7 +147,7 @@ class Cluster:
             guard = ServerGuard(stores.embedded, say)
             opened.callback(guard.stop)
             guard.start()
-            cluster = cls(conf, stores, context, sc is None, say, is_shared)
+            cluster = cls(conf, stores, context, say, is_shared)
             opened.callback(cluster._closers.close)
             cluster._start()
             yield cluster
@@ -206,10 +203,7 @@ class Cluster:
         self._address = address = zookeeper_address(connection, self.conf)
         store = ZooKeeperStateStore(address, self._say)
         self._closers.callback(store.close)
-        self._viewer = address.viewer
         store.open_to_viewer(paths.TICKETS)
-        self._tickets = TicketOffice(store, address)
-        self._key = signing_key(connection.secret)
         self.state = StormState(store, self._key)
         self._bytes_store = RedisBytesStore(Link(connection.redis, _REDIS_ANSWER_S, tag=TAG))
         self._closers.callback(self._bytes_store.close)
@@ -220,7 +214,7 @@ class Cluster:
         self.service = NimbusService(self.state, self.blobs, self.conf, self.clock)
         self.client = ClusterClient(self.state, connection.stores, self.service, self.conf)
         self._closers.callback(self.client.close)
-        self._start_slots()
+        self._start_slots(TicketOffice(store, address))
         # with its slots up: a leader without them would place everything elsewhere, or nowhere
         self._start_nimbus()
         # before the slots: else it would call slots that end dead
@@ -319,13 +313,17 @@ class Cluster:
         except StoreUnavailableError:
             return []
 
-    def _start_slots(self) -> None:
+    @property
+    def _key(self) -> bytes:
+        return signing_key(self.stores.connection.secret)
+
+    def _start_slots(self, tickets: TicketOffice) -> None:
         living = {self._office.me.id, *(other.id for other in self._office.others())}
         for gone in set(self.state.store.children(paths.STOP_SLOTS)) - living:
             self.state.store.delete(f"{paths.STOP_SLOTS}/{gone}")
         spec = self._slot_spec()
         count = self.settings.slots
-        ticket = lambda number: self._tickets.ticket(replace(spec, number=number).to_json())  # noqa: E731 - short, and used once
+        ticket = lambda number: tickets.ticket(replace(spec, number=number).to_json())  # noqa: E731 - short, and used once
         stop = partial(self.state.store.put, spec.stop_path, b"")
         move = partial(self._ask_to_move, spec.stop_path)
         slots = SparkSlots(self.sc, count, main_by_ticket, ticket, stop, move)
@@ -354,12 +352,12 @@ class Cluster:
                 connection.zookeeper.user,
                 connection.zookeeper.password,
                 ZooKeeperSettings.of(self.conf).session_ms,
-                self._viewer,
+                self._address.viewer,
                 connection.zookeeper.tls,
             ),
             redis=connection.redis,
             other_redis=connection.other_redis,
-            local_dir=str(Path(self._slot_folder, "supervisors")),
+            local_dir=str(self.log_dir.with_name("supervisors")),
             log_dir=str(self.log_dir),
             # on other masters a host has as many ports as slots land there
             slots_per_node=self.settings.slots_per_supervisor if is_emulated else 0,
