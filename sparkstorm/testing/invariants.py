@@ -143,7 +143,7 @@ class Invariants:
             cells.setdefault(data.id, []).append(data)
         for topology_id, parts in cells.items():
             seen = [
-                (part.arrivals.commits, part.store.generation, part.store.restores)
+                (part.arrivals.commits, part.store.history.generation, part.store.restores)
                 for part in parts
             ]
             if seen != self._seen.get(topology_id) and (
@@ -201,7 +201,8 @@ class Invariants:
             and not process.is_zombie
             and worker.is_settled
             and not process.is_fenced
-            and worker.commits == (store.generation, store.seq_by_owner.get(process.place, 0))
+            and worker.commits
+            == (store.history.generation, store.seq_by_owner.get(process.place, 0))
         )
 
     def _check_roots(self, live: list[InProcessWorker]) -> set[int]:

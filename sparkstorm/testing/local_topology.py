@@ -41,7 +41,7 @@ class MomentReader(LocalReader):
 
     def newest_step(self) -> int:
         """Return the number of the store's newest write."""
-        return self._store.step
+        return self._store.history.step
 
     def progress_and_backlog(self) -> tuple[dict[str, bytes], dict[int, int]]:
         """Return both as of one moment."""

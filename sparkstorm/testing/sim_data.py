@@ -179,7 +179,7 @@ class DataPlane:
         return {
             topology_id: len(data.store.task_keys)
             for topology_id, data in self._by_id.items()
-            if data.store.step and topology_id not in self._ended
+            if data.store.history.step and topology_id not in self._ended
         }
 
     def ended(self, topology_ids: Collection[str]) -> set[str]:

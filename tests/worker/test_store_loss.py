@@ -179,12 +179,12 @@ def test_the_generation_only_grows_over_two_older_copies(tmp_path: Path) -> None
     bench = Bench(tmp_path, GO_ON)
     with bench.cluster:
         bench.write(20, seconds=20)
-        copy, generations = bench.store.checkpoint(), [bench.store.generation]
+        copy, generations = bench.store.checkpoint(), [bench.store.history.generation]
         for _ in range(2):
             bench.write(30, seconds=30)
             bench.store.restore(copy)
             bench.cluster.advance(20)
-            generations.append(bench.store.generation)
+            generations.append(bench.store.history.generation)
         bench.cluster.advance(30)
         assert generations == sorted(set(generations))
         assert bench.lost() == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sparkstorm.common.errors import FencedError, StoreFullError, StoreRolledBackError
 from sparkstorm.data_plane.transport.base import (
@@ -51,6 +51,19 @@ class TaskKeys:
     freed: str = START.entry
 
 
+@dataclass(slots=True)
+class StoreHistory:
+    """Which data these are: their incarnation, those before it, and the newest write."""
+
+    generation: int = 0
+    incarnation: str = ""
+    origin: str = ""
+    # What claim.lua keeps as took: and left: next to the incarnation.
+    # incarnations that this one follows: their last write left, None once accepted
+    former: dict[str, int | None] = field(default_factory=dict)
+    step: int = 0  # number of the newest write
+
+
 class LocalStore:
     """Stored data of one topology, as Redis would hold it; shared by every LocalTransport of that
     topology.
@@ -59,13 +72,7 @@ class LocalStore:
     def __init__(self, max_bytes: int | None = None, topology_id: str = "") -> None:
         self.topology_id = topology_id
         self.task_keys: dict[int, TaskKeys] = {}
-        self.generation = 0
-        self.incarnation = ""
-        self.origin = ""
-        # What claim.lua keeps as took: and left: next to the incarnation.
-        # incarnations that this one follows: their last write left, None once accepted
-        self.former: dict[str, int | None] = {}
-        self.step = 0  # number of the newest write
+        self.history = StoreHistory()
         self.seq_by_owner: dict[str, int] = {}
         self.digest_by_owner: dict[str, int] = {}  # of the owner's last commit
         self.progress_by_owner: dict[str, bytes] = {}
@@ -130,11 +137,7 @@ class LocalStore:
 
     def follow(self, other: LocalStore) -> None:
         """Go on as the incarnation that another topology's data were."""
-        self.incarnation = other.incarnation
-        self.origin = other.origin
-        self.former = other.former
-        self.generation = other.generation
-        self.step = other.step
+        self.history = replace(other.history)
 
     @property
     def durable(self) -> LocalStore:
@@ -220,7 +223,7 @@ class LocalTransport:
             if store.task(task).fence > token:
                 raise FencedError(f"task {task} belongs to token {store.task(task).fence} now")
         loss = self._recognise(expected or Expected())
-        store.step += 1
+        store.history.step += 1
         # A watermark of an owner without tasks would hold time-outs back for ever: no commit under
         # its name changes it any more.
         former = {store.task(task).owner for task in token_by_task}
@@ -229,19 +232,19 @@ class LocalTransport:
         for gone in former - {keys.owner for keys in store.task_keys.values()}:
             store.low_by_owner.pop(gone, None)
         seq = store.seq_by_owner.get(owner, 0)
-        self._standing = Commit(owner, dict(token_by_task), store.generation, seq)
+        self._standing = Commit(owner, dict(token_by_task), store.history.generation, seq)
         self._brought = {task: deque() for task in token_by_task}
         self._restores = store.restores
         records = {t: record_of(store.task(t)) for t in token_by_task}
         progress = store.progress_by_owner.get(owner, b"")
         return Claim(
-            store.generation,
+            store.history.generation,
             seq,
             progress,
             records,
-            store.incarnation,
-            store.step,
-            store.origin,
+            store.history.incarnation,
+            store.history.step,
+            store.history.origin,
             loss,
         )
 
@@ -266,7 +269,9 @@ class LocalTransport:
             while brought and brought[0][0] <= _number(cursor.entry):
                 brought.popleft()
         fullness = 0.0 if store.max_bytes is None else store.used_bytes() / store.max_bytes
-        return Pressure({t: store.task(t).backlog for t in commit.watched}, fullness, store.step)
+        return Pressure(
+            {t: store.task(t).backlog for t in commit.watched}, fullness, store.history.step
+        )
 
     def in_doubt(self) -> InDoubt:
         """Return this owner's record of its last commit, and the entries that it has read and not
@@ -351,18 +356,20 @@ class LocalTransport:
         loss = ""
         is_behind = False
         is_lost = False
-        step = store.step
-        if mark is not None and store.incarnation == mark.incarnation:
-            is_behind = store.step < mark.step or store.generation < mark.generation
-            is_lost = store.step < mark.floor
-        elif mark is not None and mark.incarnation not in store.former:
+        step = store.history.step
+        if mark is not None and store.history.incarnation == mark.incarnation:
+            is_behind = store.history.step < mark.step or store.history.generation < mark.generation
+            is_lost = store.history.step < mark.floor
+        elif mark is not None and mark.incarnation not in store.history.former:
             # What a first claimer without a mark has begun is taken for empty: a FLUSHALL in the
             # first seconds left no mark with a floor and passed for a lost tail, and sources read
             # again from their beginning.
-            step = store.step if mark.generation else 0  # 0: emptied, see claim.lua
+            step = store.history.step if mark.generation else 0  # 0: emptied, see claim.lua
             is_behind = True
             is_lost = not step or mark.floor > 0
-        elif mark is not None and (former_step := store.former[mark.incarnation]) is not None:
+        elif (
+            mark is not None and (former_step := store.history.former[mark.incarnation]) is not None
+        ):
             # a claimer that knew less has taken the loss for a tail
             is_lost = former_step < mark.floor
             step = former_step
@@ -370,18 +377,19 @@ class LocalTransport:
             if not expected.accepts_loss:
                 raise lost_error(store.topology_id, mark, step, 0)
             loss = loss_text(store.topology_id, mark, step, 0)
-            store.former = {**store.former, mark.incarnation: None}
+            store.history.former = {**store.history.former, mark.incarnation: None}
         if mark is not None and is_behind:
-            store.former = store.former | dict.fromkeys(
-                (mark.incarnation, store.incarnation), None if is_lost else store.step
+            store.history.former = store.history.former | dict.fromkeys(
+                (mark.incarnation, store.history.incarnation),
+                None if is_lost else store.history.step,
             )
             # Behind the newest known write, so that no mark of the former incarnation shows a loss
             # in the new one.
-            store.step = max(store.step, mark.step)
-            store.generation = max(store.generation, mark.generation) + 1
-        store.origin = store.origin or store.topology_id
-        if is_behind or not store.incarnation:
-            store.incarnation = expected.new_incarnation
+            store.history.step = max(store.history.step, mark.step)
+            store.history.generation = max(store.history.generation, mark.generation) + 1
+        store.history.origin = store.history.origin or store.topology_id
+        if is_behind or not store.history.incarnation:
+            store.history.incarnation = expected.new_incarnation
         return loss
 
     def _require_standing(self, commit: Commit, stored: Sequence[int]) -> None:
@@ -398,16 +406,18 @@ class LocalTransport:
             if fence != token:
                 raise FencedError(f"task {task} belongs to token {fence or 'none'} now")
         seq = store.seq_by_owner.get(commit.owner, 0)
-        if store.generation != commit.generation or seq not in stored:
+        if store.history.generation != commit.generation or seq not in stored:
             self._roll_back(commit, is_store_behind=seq < commit.seq)
 
     def _roll_back(self, commit: Commit, is_store_behind: bool) -> None:
         store = self._store
-        actual = f"generation {store.generation}, seq {store.seq_by_owner.get(commit.owner, 0)}"
+        actual = (
+            f"generation {store.history.generation}, seq {store.seq_by_owner.get(commit.owner, 0)}"
+        )
         # Only the first call that finds it raises the generation: each further rise would refuse
         # owners that have claimed anew.
-        if is_store_behind and store.generation == commit.generation:
-            store.generation += 1
+        if is_store_behind and store.history.generation == commit.generation:
+            store.history.generation += 1
         raise StoreRolledBackError(
             f"commit {commit.seq} of {commit.owner} in generation {commit.generation} found {actual}"
         )
@@ -436,7 +446,7 @@ class LocalTransport:
         store = self._store
         store.seq_by_owner[commit.owner] = commit.seq
         store.digest_by_owner[commit.owner] = commit.digest()
-        store.step += 1
+        store.history.step += 1
         for task, data, counted in commit.frames:
             keys = store.task(task)
             keys.last_number += 1

@@ -82,7 +82,7 @@ class LocalReader:
         keys.last_number += 1
         keys.stream.append((keys.last_number, frame))
         keys.backlog += len(frame)
-        self._store.step += 1
+        self._store.history.step += 1
         return True
 
     def count_dead_letters(self) -> int:
