@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -56,15 +56,24 @@ def die() -> None:
     raise SimulatedDeath
 
 
+@dataclass(frozen=True, slots=True)
+class SimOptions:
+    """What the maker of a simulated cluster chooses."""
+
+    lazy_keys: int  # keys of a state in memory; 0: all
+    draws_epochs: bool  # ends of epochs, and sizes of batches
+    patience_secs: float  # of real time, with threads of user code
+    make_transport: MakeTransport | None
+    is_lively: bool  # the control plane never sleeps
+    poll_ms: int  # of slots
+
+
 class SimServices(Protocol):
     """Services that worker processes share with the cluster around them."""
 
     simulation: Simulation
     data_plane: DataPlane
-    draws_epochs: bool
-    patience_secs: float
-    make_transport: MakeTransport | None
-    lazy_keys: int
+    options: SimOptions
     steps_threads: bool  # of blocking spouts; else they are real ones
     checks_values: bool  # at each emit; else as a real worker, whose rows the compiled core emits
 
@@ -113,6 +122,37 @@ class _Reporter(SlotReporter):
         self._send(failure)
 
 
+class _SlotLine:
+    """What a worker and its slot have sent each other."""
+
+    def __init__(self, on_news: Callable[[], None]) -> None:
+        self.on_news = on_news  # for the slot
+        self.commands: list[WorkerCommand] = []
+        self.reports: list[WorkerReport] = []
+
+    def take_commands(self) -> list[WorkerCommand]:
+        """Return the commands since the last call."""
+        taken = self.commands
+        self.commands = []
+        return taken
+
+    def take_reports(self) -> list[WorkerReport]:
+        """Return the reports since the last call."""
+        taken = self.reports
+        self.reports = []
+        return taken
+
+
+@dataclass(slots=True)
+class _Reach:
+    """What a worker reads and writes: its tasks' streams, and those in other cells."""
+
+    tasks: tuple[int, ...] = ()
+    # of the other cells of its topology, with the names of their stores
+    others: dict[int, tuple[str, TopologyData]] = field(default_factory=dict)
+    cells: CellsTransport | None = None
+
+
 class InProcessWorker:
     """A WorkerProcess whose process is this one; also the actor that the simulation steps, and its
     own line to the slot.
@@ -128,7 +168,6 @@ class InProcessWorker:
     ) -> None:
         """`behind_ms`: of its machine's clock."""
         self._around = around
-        self._on_news = on_news
         self._read_code = read_code
         self.place = place  # "node:port"
         self.pid = next(around.simulation.pids)
@@ -141,15 +180,11 @@ class InProcessWorker:
         self.is_zombie = False  # its slot takes it for dead
         self.paused_until_ms = 0
         self.used: Usage | None = None
-        self._commands: list[WorkerCommand] = []
-        self._reports: list[WorkerReport] = []
+        self._line = _SlotLine(on_news)
         self._seen = -1
         self._is_late = False  # whether spouts alone were asked, and are due again at once
         self._has_begun = False  # whether the last step ran an epoch, and did not start the worker
-        self._tasks: tuple[int, ...] = ()
-        # of the other cells of its topology, with the names of their stores
-        self._others: dict[int, tuple[str, TopologyData]] = {}
-        self._cells: CellsTransport | None = None
+        self._reach = _Reach()
         self._post = threading.Event()
         self._threads: list[SimThread] = []
 
@@ -174,12 +209,12 @@ class InProcessWorker:
         self.spec = spec
         plane = self._around.data_plane
         self.data = plane.at(spec.redis.name).of(spec.topology_id)
-        self._others = {
+        others = {
             cell: (address.name, plane.at(address.name).of(spec.topology_id))
             for cell, address in enumerate(spec.cells)
             if cell != spec.cell
         }
-        self._tasks = tuple(spec.tasks())
+        self._reach = _Reach(tuple(spec.tasks()), others)
         host = ExtensionHost(spec, self.clock.now_ms, self._read_code, is_threaded=False)
         self.run = WorkerRun(
             spec,
@@ -193,7 +228,7 @@ class InProcessWorker:
 
     def order(self, command: WorkerCommand) -> None:
         """Send a command."""
-        self._commands.append(command)
+        self._line.commands.append(command)
         self._around.simulation.wake(self)
 
     def poll_reports(self) -> list[WorkerReport]:
@@ -203,9 +238,7 @@ class InProcessWorker:
         is_responsive = self.exit_code is None and not self.clock.is_busy and not self.is_paused
         if self.run is not None and is_responsive:
             self.run.beat()
-        taken = self._reports
-        self._reports = []
-        return taken
+        return self._line.take_reports()
 
     def poll_exit(self) -> int | None:
         """The exit code once it is dead."""
@@ -243,15 +276,13 @@ class InProcessWorker:
 
     def poll(self) -> list[WorkerCommand]:
         """Commands since the last call."""
-        taken = self._commands
-        self._commands = []
-        return taken
+        return self._line.take_commands()
 
     def send(self, report: WorkerReport) -> None:
         """Leave a report for the slot."""
-        self._reports.append(report)
+        self._line.reports.append(report)
         if not isinstance(report, Trying | Passed | ComponentError):
-            self._on_news()
+            self._line.on_news()
 
     def fileno(self) -> int:
         """None."""
@@ -262,7 +293,7 @@ class InProcessWorker:
     @property
     def is_obedient(self) -> bool:
         """Return whether no command waits for it."""
-        return not self._commands
+        return not self._line.commands
 
     @property
     def is_paused(self) -> bool:
@@ -309,7 +340,7 @@ class InProcessWorker:
         """Wait until a blocking bolt's thread has posted what it did, or the patience is at its
         end.
         """
-        deadline = time.monotonic() + self._around.patience_secs
+        deadline = time.monotonic() + self._around.options.patience_secs
         while self._has_busy_thread() and not self._post.is_set():
             if not self._post.wait(max(0.0, deadline - time.monotonic())):
                 return False
@@ -350,14 +381,14 @@ class InProcessWorker:
             for extension in self.run.extensions if self.run is not None else ():
                 extension.abandon()
         self._around.simulation.discard(self)
-        self._on_news()
+        self._line.on_news()
 
     def leave(self) -> None:
         """Let the slot take it for dead while it goes on: it is a zombie until the store refuses
         its commits.
         """
         self.is_zombie = True
-        self._on_news()
+        self._line.on_news()
 
     @property
     def is_fenced(self) -> bool:
@@ -373,7 +404,7 @@ class InProcessWorker:
         )
         transport = self._transport()
         ids = RandomIds(simulation.random.getrandbits(63))
-        budget = self._make_budget if self._around.draws_epochs else Budget
+        budget = self._make_budget if self._around.options.draws_epochs else Budget
         return start_worker(
             lambda: WorkerParts(
                 self._plan(spec),
@@ -393,18 +424,18 @@ class InProcessWorker:
         return thread
 
     def _transport(self) -> Transport:
-        make = self._around.make_transport
+        make = self._around.options.make_transport
         own: Transport = (
             make(self)
             if make is not None
             else SimTransport(self.data.store, self.clock, self.data.arrivals)
         )
-        if not self._others:
+        if not self._reach.others:
             return own
-        foreign = {cell: self._foreign(cell, *other) for cell, other in self._others.items()}
+        foreign = {cell: self._foreign(cell, *other) for cell, other in self._reach.others.items()}
         stored = LocalReplica(self.data.store) if self._durability == "replica" else None
-        self._cells = CellsTransport(self.data.id, own, foreign, self.clock.now_ms, stored)
-        return self._cells
+        self._reach.cells = CellsTransport(self.data.id, own, foreign, self.clock.now_ms, stored)
+        return self._reach.cells
 
     @property
     def _durability(self) -> str:
@@ -426,7 +457,7 @@ class InProcessWorker:
             plan_of(spec, *opened),
             codec=self.data.codec,
             is_strict=self._around.checks_values,
-            lazy_keys=self._around.lazy_keys,
+            lazy_keys=self._around.options.lazy_keys,
         )
 
     def _make_budget(self, settings: EpochSettings) -> Budget:
@@ -436,7 +467,7 @@ class InProcessWorker:
         # Cleared only where it was seen: a thread may post between a look and a clear.
         if is_posted := self._post.is_set():
             self._post.clear()
-        is_woken = self._is_late or bool(self._commands)
+        is_woken = self._is_late or bool(self._line.commands)
         if self.worker is not None:
             is_woken |= is_posted or self._newest() != self._seen
         self._seen = self._newest()
@@ -454,10 +485,10 @@ class InProcessWorker:
         """Let what is due between cells be done, as the wait of a process does; return when the
         next step is due.
         """
-        if self._cells is None or self.worker is None:
+        if self._reach.cells is None or self.worker is None:
             return due_ms
-        self._cells.wait(0)
-        in_ms = self._cells.due_in_ms
+        self._reach.cells.wait(0)
+        in_ms = self._reach.cells.due_in_ms
         # At least a millisecond, or a store that is away would stop time.
         dues = [] if in_ms is None else [self.clock.now_ms() + max(1.0, in_ms)]
         return min([*dues, *([] if due_ms is None else [due_ms])], default=None)
@@ -473,7 +504,7 @@ class InProcessWorker:
         )
         if code in lasting:
             self.data.failure = fault
-        self._reports.append(Exiting(int(code), str(fault)))
+        self._line.reports.append(Exiting(int(code), str(fault)))
         self.end(code, str(fault))
 
     def _moved(self) -> tuple[int, int]:
@@ -486,8 +517,10 @@ class InProcessWorker:
 
     def _newest(self) -> int:
         now_ms = self.clock.now_ms()
-        arrivals = [self.data.arrivals, *(data.arrivals for _, data in self._others.values())]
-        return sum(arrival.newest(task, now_ms) for arrival in arrivals for task in self._tasks)
+        arrivals = [self.data.arrivals, *(data.arrivals for _, data in self._reach.others.values())]
+        return sum(
+            arrival.newest(task, now_ms) for arrival in arrivals for task in self._reach.tasks
+        )
 
     def _has_busy_thread(self) -> bool:
         """Return whether a thread has rows and has posted no outcome: outcomes wait while the store

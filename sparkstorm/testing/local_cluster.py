@@ -46,7 +46,7 @@ from sparkstorm.data_plane.transport.progress import TaskCounts
 from sparkstorm.data_plane.user_code.topology_code import pack_topology
 from sparkstorm.extensions.cells.cells_reader import CellsReader
 from sparkstorm.testing.components import FeederSpout
-from sparkstorm.testing.in_process_worker import MakeTransport
+from sparkstorm.testing.in_process_worker import MakeTransport, SimOptions
 from sparkstorm.testing.local_topology import LocalTopology, MomentReader
 from sparkstorm.testing.sim_data import DataPlane
 from sparkstorm.testing.sim_slot import KEY, Duty, SimNode, SimSlot
@@ -103,22 +103,22 @@ class LocalCluster:
     ) -> None:
         self.simulation = Simulation(seed)
         self.slot_conf = merge(conf or {})
-        self.conf: Mapping[str, Any] = self.slot_conf.as_dict()
         self.data_plane = DataPlane(store_max_bytes, *stores)
         self.bytes_store: BytesStore = LocalBytesStore()
         self.tree = LocalStateTree()
-        self.lazy_keys = random.Random(seed).choice((1, 4, 32)) if draws_epochs and seed % 2 else 0
-        self.draws_epochs = draws_epochs
-        self.patience_secs = thread_patience_secs
-        self.make_transport = make_transport
-        self._is_lively = is_lively
+        self.options = SimOptions(
+            random.Random(seed).choice((1, 4, 32)) if draws_epochs and seed % 2 else 0,
+            draws_epochs,
+            thread_patience_secs,
+            make_transport,
+            is_lively,
+            poll_ms,
+        )
         self._is_resting = False
-        self.poll_ms = poll_ms
         self.nimbus_duties: list[Duty] = []
         self._submitted: list[Topology] = []  # keeps objects of components made for tests in memory
         self._views: dict[str, LocalTopology] = {}
-        self.store = self.open_session("client")
-        self.storm_state = StormState(self.store, KEY)
+        self.storm_state = StormState(self.open_session("client"), KEY)
         self._data = self.data_plane.finder(self.storm_state)
         self.blobs = blobs = BlobStore(self.storm_state, self.bytes_store, KEY)
         self.service = NimbusService(
@@ -139,6 +139,11 @@ class LocalCluster:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def conf(self) -> Mapping[str, Any]:
+        """The cluster's configuration."""
+        return self.slot_conf.as_dict()
 
     @property
     def now_ms(self) -> int:
@@ -191,7 +196,7 @@ class LocalCluster:
         sleep.
         """
         was_resting = self._is_resting
-        self._is_resting = not self._is_lively and self._is_calm()
+        self._is_resting = not self.options.is_lively and self._is_calm()
         if was_resting is not self._is_resting:
             turn = self.simulation.rest if self._is_resting else self.simulation.wake
             for duty in (
@@ -377,7 +382,7 @@ class LocalCluster:
                 silent_since_s = None
             elif not self.waiting():
                 silent_since_s = silent_since_s or time.monotonic()
-                if self._have_sources_ended(silent_since_s + self.patience_secs):
+                if self._have_sources_ended(silent_since_s + self.options.patience_secs):
                     self._raise_paused()  # its spouts are not asked, and may have rows left
                     return
                 continue
@@ -397,8 +402,9 @@ class LocalCluster:
         if not waiting or any(process.wait_for_sources(until_s) for process in waiting):
             return not waiting
         if names := [name for process in waiting for name in process.open_sources()]:
+            patience_secs = self.options.patience_secs
             raise TimeoutError(
-                f"not idle: {', '.join(names)} has been silent for {self.patience_secs:g} s, and has not said that it is at "
+                f"not idle: {', '.join(names)} has been silent for {patience_secs:g} s, and has not said that it is at "
                 "its end (is_exhausted); use run_until with a condition for a source without an end"
             )
         return False
@@ -444,7 +450,7 @@ class LocalCluster:
         that of a fed row that is refused.
         """
         for data in self.data_plane.all():
-            if data.failure is not None and not self._is_lively:
+            if data.failure is not None and not self.options.is_lively:
                 failure = data.failure
                 data.failure = None
                 raise failure

@@ -315,7 +315,7 @@ class SimSlot:
     def _step_sync(self, now_ms: int) -> int | None:
         assert self.sync is not None
         self.sync.step(now_ms)
-        return self._around.rest_or(now_ms + self._around.poll_ms)
+        return self._around.rest_or(now_ms + self._around.options.poll_ms)
 
     def _connect(self, storage: MemoryNodeDir) -> SlotStores:
         self.store = self._around.open_session(str(self.slot))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sparkstorm.api import TopologyBuilder
+from sparkstorm.common.config import merge
 from sparkstorm.common.model.assignment import WorkerSlot
 from sparkstorm.control_plane.scheduling.default import DefaultScheduler
 from sparkstorm.control_plane.scheduling.measured.measurements import Measurements
@@ -154,7 +155,7 @@ def test_a_plan_by_traffic_moves_a_running_topology_and_nothing_is_lost() -> Non
         assert len(nodes_of(cluster, topology_id)) == 2
         feed(cluster, 100)
         assert len(nodes_of(cluster, topology_id)) == 2
-        cluster.conf = {**cluster.conf, "storm.scheduler": "traffic"}
+        cluster.slot_conf = merge(cluster.slot_conf, {"storm.scheduler": "traffic"})
         restart_nimbus(cluster)
         feed(cluster, 60)
         assert len(nodes_of(cluster, topology_id)) == 1
