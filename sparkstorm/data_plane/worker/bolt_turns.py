@@ -184,7 +184,7 @@ class BoltTurns:
         for index, (tup, failure) in enumerate(failed):
             self._failures.settle(epoch, bolt, tup, failure, (index, len(failed)))
         self.finish(epoch, bolt)
-        took_us = self._clock.now_us() - bolt.began_us
+        took_us = self._clock.now_us() - bolt.turn.began_us
         count = count_rows(rows) if may_have_pieces else len(rows)
         # The time to hand inputs over to a thread is none of their execute's.
         if bolt.thread is None:

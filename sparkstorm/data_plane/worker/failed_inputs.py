@@ -157,8 +157,8 @@ class FailedInputs:
         now_ms = self._now_ms()
         waited = {"tree": max(0, now_ms - bolt.oldest_ms)} if bolt.oldest_ms else {}
         # The store's clock may differ from this host's: a time that cannot be is left out.
-        if bolt.sent_ms is not None and bolt.oldest_ms <= bolt.sent_ms <= now_ms:
-            waited["stream"] = now_ms - bolt.sent_ms
+        if bolt.turn.sent_ms is not None and bolt.oldest_ms <= bolt.turn.sent_ms <= now_ms:
+            waited["stream"] = now_ms - bolt.turn.sent_ms
         return waited
 
     def _held_ms(self, held: PendingInput) -> dict[str, int]:

@@ -101,7 +101,7 @@ class Sinks:
         except RefusedRows as refusal:
             for tup, reason in refusal.rows:
                 # The write had counted it as done; a parked input is none.
-                bolt.acked -= 1
+                bolt.counts.acked -= 1
                 self._failures.park(epoch, bolt, tup, 1, Failure(FailureKind.FAILED, reason))
             runner.prepare()
 

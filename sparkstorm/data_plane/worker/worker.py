@@ -20,7 +20,7 @@ from sparkstorm.common.model.failure import Failure, FailureKind
 from sparkstorm.common.model.worker_messages import SetStatus
 from sparkstorm.common.settings import EpochSettings
 from sparkstorm.data_plane.transport.base import Commit
-from sparkstorm.data_plane.transport.progress import BUSY, COMMIT, READ, STORE
+from sparkstorm.data_plane.transport.progress import BUSY, COMMIT, READ, STORE, Progress
 from sparkstorm.data_plane.worker.backpressure import LOOK_MS
 from sparkstorm.data_plane.worker.bolt_turns import BoltTurns
 from sparkstorm.data_plane.worker.careful_turns import CarefulTurns
@@ -49,12 +49,6 @@ class Worker:
         self.parts = parts
         plan = parts.plan
         clock = parts.clock
-        self._transport = parts.transport
-        self._clock = clock
-        self._ids = parts.ids
-        self._task_set = parts.task_set
-        self.progress = parts.progress
-        self.is_tracking = bool(plan.ackers)
         self._laps = LoopTime(self.progress.loop_us, clock.now_us())
         self._budget = make_budget(EpochSettings.of(plan.conf))
         self._window = ReadWindow()
@@ -66,7 +60,7 @@ class Worker:
         self._careful = CarefulTurns(parts, self._timers, self._bolt_turns, self._spout_turns)
         self._commits = Commits(parts)
         self._waiting = Waiting(parts)
-        self._catch_up = CatchUp(self._task_set.ackers.values(), clock.now_ms())
+        self._catch_up = CatchUp(self.parts.task_set.ackers.values(), clock.now_ms())
         self._witness = StoreWitness(plan, parts.claim, clock.now_ms(), parts.report)
         # User code has run in it: running it again would write rows to the sink twice.
         self._unprepared: Epoch | None = None  # an epoch that a sink could not prepare yet
@@ -74,7 +68,7 @@ class Worker:
         self._has_more = False  # whether the last epoch may have left something to read or to do
         # last entries read, as the last commit has asked behind them; empty: to be found anew
         self._after: dict[int, str] = {}
-        self._order = deque(self._task_set.bolts.values())
+        self._order = deque(self.parts.task_set.bolts.values())
         self._others_due_ms = 0.0  # when to step for anything but a spout; 0: at once
         # The former owner may have died between its commit in the store and that in the target.
         self._sinks.finish(clock.now_ms())
@@ -90,35 +84,35 @@ class Worker:
         """Ask the spouts alone, while no input has come since the last step; return when to ask
         again, None to step now.
         """
-        began_us = self._clock.now_us()
+        began_us = self.parts.clock.now_us()
         # A spout alone needs no look at bolts, timers and meters. With a step for each question the
         # median latency at 200 tuples/s was 3.05 ms instead of 1.95. Callbacks need a step: they
         # may emit.
         if began_us >= 1000 * self._others_due_ms or any(
-            s.has_callbacks for s in self._task_set.spouts.values()
+            s.has_callbacks for s in self.parts.task_set.spouts.values()
         ):
             return None
-        epoch = Epoch(self._ids, self.is_tracking)
+        epoch = Epoch(self.parts.ids, self.is_tracking)
         self._laps.lap(self._laps.rest, began_us)
         did = self._spout_turns.ask_all(epoch)
-        self._laps.lap(BUSY, self._clock.now_us())
+        self._laps.lap(BUSY, self.parts.clock.now_us())
         if did:
             self._begun = epoch
             self._others_due_ms = 0.0
             return None
         # The mark of a source's end goes out with a commit: windows would wait for the next timer.
-        if any(s.must_say_end for s in self._task_set.spouts.values()):
+        if any(s.must_say_end for s in self.parts.task_set.spouts.values()):
             return None
-        now_ms = self._clock.now_ms()
+        now_ms = self.parts.clock.now_ms()
         due_ms = self._spout_turns.next_due_ms(now_ms, now_ms + 1)
         return self._others_due_ms if due_ms is None else min(due_ms, self._others_due_ms)
 
     def step(self, now_ms: int) -> float | None:
         """Run one epoch; returns when to be called next, None when only input can wake us."""
         laps = self._laps
-        laps.lap(laps.rest, self._clock.now_us())
+        laps.lap(laps.rest, self.parts.clock.now_us())
         due_ms = self._step(now_ms)
-        laps.lap(COMMIT, ended_us := self._clock.now_us())
+        laps.lap(COMMIT, ended_us := self.parts.clock.now_us())
         if self._commits.refused is not None:
             laps.rest = STORE
         elif self._sinks.problem:
@@ -151,39 +145,39 @@ class Worker:
 
     def _run_epoch(self, now_ms: int) -> Epoch:
         self._read()
-        self._laps.lap(READ, self._clock.now_us())
-        epoch = self._begun or Epoch(self._ids, self.is_tracking)
+        self._laps.lap(READ, self.parts.clock.now_us())
+        epoch = self._begun or Epoch(self.parts.ids, self.is_tracking)
         self._begun = None
         # Nothing runs yet: the messages of an epoch are applied with its commit and could overtake
         # those that a former owner of a task has sent (decision 49).
         if self._catch_up and not self._catch_up.is_over(now_ms):
             return epoch  # without its own message
-        for spout in self._task_set.spouts.values():
-            began_us = self._clock.now_us()
+        for spout in self.parts.task_set.spouts.values():
+            began_us = self.parts.clock.now_us()
             # Here and not where verdicts are read: the verdicts are consumed by the last commit, so
             # a crash now repeats the call, and no `ack` comes for a message that the store still
             # calls open.
             if spout.make_callbacks():
                 self._bolt_turns.take_emitted(epoch, spout, now_ms)
-            spout.spent.add(self._clock.now_us() - began_us)
+            spout.spent.add(self.parts.clock.now_us() - began_us)
         if self._careful:
             self._has_more |= self._careful.run(epoch, now_ms)
         else:
             self._run(epoch, now_ms)
         self._timeouts.check(now_ms)
-        self._laps.lap(BUSY, self._clock.now_us())
+        self._laps.lap(BUSY, self.parts.clock.now_us())
         return epoch
 
     def close(self) -> None:
         """Clean up components after the last commit."""
         # Not left to the next owner's `recover`: a topology that is killed has none.
-        self._sinks.finish_at_stop(self._clock.now_ms())
-        self._task_set.close()
+        self._sinks.finish_at_stop(self.parts.clock.now_ms())
+        self.parts.task_set.close()
 
     def summary(self) -> dict[str, Any]:
         """Counts by executor, the loop's time, and why spouts emit nothing, for the heartbeat."""
-        self._laps.lap(self._laps.rest, self._clock.now_us())
-        now_ms = self._clock.now_ms()
+        self._laps.lap(self._laps.rest, self.parts.clock.now_us())
+        now_ms = self.parts.clock.now_ms()
         has_sampled = self.parts.counters.sample(now_ms, self.parts.report)
         if has_sampled or self._witness.must_look(now_ms):
             self.parts.wake()  # a worker at rest commits them too, and looks at its store
@@ -208,7 +202,17 @@ class Worker:
     @property
     def task_set(self) -> TaskSet:
         """The tasks of this moment, for simulations and inspection between two steps."""
-        return self._task_set
+        return self.parts.task_set
+
+    @property
+    def is_tracking(self) -> bool:
+        """Return whether tuples are tracked: the topology has ackers."""
+        return bool(self.parts.plan.ackers)
+
+    @property
+    def progress(self) -> Progress:
+        """What this worker's tasks have done, as its commits keep it."""
+        return self.parts.progress
 
     @property
     def is_settled(self) -> bool:
@@ -224,18 +228,18 @@ class Worker:
     def is_drained(self) -> bool:
         """Return whether all sources have ended and nothing is open or waiting in this worker."""
         return all(
-            s.is_exhausted and not s.is_waiting for s in self._task_set.spouts.values()
-        ) and not any(b.is_waiting for b in self._task_set.bolts.values())
+            s.is_exhausted and not s.is_waiting for s in self.parts.task_set.spouts.values()
+        ) and not any(b.is_waiting for b in self.parts.task_set.bolts.values())
 
     def _read(self) -> None:
         # Nothing moves a task's inbox between the commit and the next step.
         after = self._after or self._read_to()
         self._after = {}
-        entries = self._transport.poll(after, self._window.frames)
-        self._has_more = self._window.note(entries) or len(after) < len(self._task_set.inboxes)
+        entries = self.parts.transport.poll(after, self._window.frames)
+        self._has_more = self._window.note(entries) or len(after) < len(self.parts.task_set.inboxes)
         for entry in entries:
             try:
-                self._task_set.inboxes[entry.task].add(entry)
+                self.parts.task_set.inboxes[entry.task].add(entry)
             except MalformedFrameError as error:
                 # Any process with access to the store may have written it. A crash here would come
                 # back at every start, since the cursor would never pass the frame.
@@ -250,12 +254,12 @@ class Worker:
         has_room = self._window.has_room
         return {
             t: i.read_to
-            for t, i in self._task_set.inboxes.items()
+            for t, i in self.parts.task_set.inboxes.items()
             if has_room(len(i.chunks), i.waiting)
         }
 
     def _run(self, epoch: Epoch, now_ms: int) -> None:
-        self._budget.begin(self._clock.now_ms())  # reading has taken time
+        self._budget.begin(self.parts.clock.now_ms())  # reading has taken time
         is_over = self._bolt_turns.run_timed(epoch, now_ms)
         # Until nothing moves: what a bolt emits for a task of this worker runs in the same epoch,
         # without an edge id and without the store (decision 2).
@@ -268,14 +272,14 @@ class Worker:
                 self._order.rotate(-1)
                 if bolt.feed or bolt.inbox.chunks:
                     did |= self._bolt_turns.run_bolt(epoch, bolt)
-                    self._task_set.blocks.pack_early(epoch.sent, epoch.bytes)
-                    is_over = self._budget.is_over(epoch, self._clock.now_ms())
+                    self.parts.task_set.blocks.pack_early(epoch.sent, epoch.bytes)
+                    is_over = self._budget.is_over(epoch, self.parts.clock.now_ms())
                     if is_over:
                         break
             if not is_over or self._spout_turns.have_waited(now_ms):
                 did_ask = self._spout_turns.ask_all(epoch)
-                self._task_set.blocks.pack_early(epoch.sent, epoch.bytes)
-                is_over |= self._budget.is_over(epoch, self._clock.now_ms())
+                self.parts.task_set.blocks.pack_early(epoch.sent, epoch.bytes)
+                is_over |= self._budget.is_over(epoch, self.parts.clock.now_ms())
             # Where only bolts have run and nothing waits for one, spouts that had nothing a moment
             # ago would be asked once more: with one row an epoch that was each of them.
             moves = did_ask or (did and any(bolt.feed or bolt.inbox.chunks for bolt in self._order))
@@ -291,8 +295,8 @@ class Worker:
         the store.
         """
         did = False
-        for bolt in self._task_set.bolts.values():
-            left_to_drain = self._budget.left_to_drain(epoch, self._clock.now_ms())
+        for bolt in self.parts.task_set.bolts.values():
+            left_to_drain = self._budget.left_to_drain(epoch, self.parts.clock.now_ms())
             if (
                 left_to_drain
                 and bolt.feed
@@ -300,7 +304,7 @@ class Worker:
                 and not self.parts.backpressure.holds_back(bolt.task)
             ):
                 did |= self._bolt_turns.run_local(epoch, bolt, min(bolt.pace, left_to_drain))
-                self._task_set.blocks.pack_early(epoch.sent, epoch.bytes)
+                self.parts.task_set.blocks.pack_early(epoch.sent, epoch.bytes)
         return did
 
     def _commit(self, commit: Commit, now_ms: int) -> float | None:
@@ -310,7 +314,7 @@ class Worker:
         # Before the commit, in its round trip: a step that only asked for more came after each
         # commit, half of all steps and 15 % of the CPU at 1,000 tuples/s over 3 hops.
         self._after = self._read_to()
-        self._transport.ask(self._after, self._window.frames)
+        self.parts.transport.ask(self._after, self._window.frames)
         if self._commits.refused is None and not self._commits.complete(commit, now_ms):
             self._look(now_ms)
             return self._next_due(now_ms, did=False)
@@ -320,11 +324,11 @@ class Worker:
         self._budget.note_commit(self._commits.took_ms)
         self.parts.backpressure.note(pressure, now_ms)
         self._witness.note(pressure.step, now_ms)
-        self._task_set.settle()
+        self.parts.task_set.settle()
         self._sinks.note_commit()
-        due_ms = self._sinks.finish(self._clock.now_ms())
+        due_ms = self._sinks.finish(self.parts.clock.now_ms())
         return (
-            self._next_due(self._clock.now_ms(), did=self._commits.has_news)
+            self._next_due(self.parts.clock.now_ms(), did=self._commits.has_news)
             if due_ms is None
             else due_ms
         )
@@ -334,7 +338,7 @@ class Worker:
         if self._witness.must_look(now_ms):
             # A full store that has gone back cannot take note of it: asked again a second later.
             with contextlib.suppress(StoreFullError):
-                self._transport.look()
+                self.parts.transport.look()
             self._witness.note_look(now_ms)
 
     def _next_due(self, now_ms: int, did: bool) -> float | None:
@@ -352,7 +356,7 @@ class Worker:
         )
         # A task that is held back goes on by the news of a commit. Without its own rows a worker
         # has none to make, so it looks by the clock.
-        for bolt in self._task_set.bolts.values():
+        for bolt in self.parts.task_set.bolts.values():
             due.append(bolt.next_due_ms())
             if bolt.inbox.chunks and not bolt.is_paused and bolt.inbox.next_chunk() is not None:
                 due.append(held_back_ms)

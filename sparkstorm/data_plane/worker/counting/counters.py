@@ -192,7 +192,7 @@ def _note_spout(counts: TaskCounts, spout: SpoutTask) -> None:
 
 def _note_bolt(counts: TaskCounts, bolt: BoltTask) -> None:
     # In an epoch of few rows most bolts of a worker have not run.
-    if bolt.executed or bolt.acked or bolt.inbox.replayed:
+    if bolt.counts.executed or bolt.counts.acked or bolt.inbox.replayed:
         executed, acked, replayed = bolt.take_counts()
         counts.executed += executed
         counts.acked += acked

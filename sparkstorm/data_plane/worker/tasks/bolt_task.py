@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -46,12 +47,27 @@ from sparkstorm.data_plane.worker.tasks.states import Expect
 _Way = Callable[[Epoch, Sequence[Row]], list[FailedInput]]
 
 
+@dataclass(slots=True)
+class InputCounts:
+    """Inputs that were executed, and that are done, since the counts were taken."""
+
+    executed: int = 0
+    acked: int = 0
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Rows that run now."""
+
+    originals: Originals | None = None
+    sent_ms: int | None = None  # of their entry; None for rows of this worker
+    began_us: int = 0
+
+
 class BoltTask(Task):
     """One task of a bolt: its inbox, the open blocks that feed it, its held inputs and its
     runner.
     """
-
-    _originals: Originals | None = None  # of the rows that run
 
     def __init__(
         self,
@@ -72,14 +88,11 @@ class BoltTask(Task):
         self.feed = feed  # rows from tasks of this worker
         self.older_entries = OlderEntries(inbox)
         self.held = HeldInputs(runner.holds_at if isinstance(runner, TimedRunner) else None)
-        # since the counts were brought up to date; acked: inputs that are done
-        self.executed = self.acked = 0
+        self.counts = InputCounts()
         self.spent = TaskTime()
         self.is_paused = False  # by the circuit breaker
         self.oldest_ms = 0  # birth of the oldest root among the inputs of this epoch
-        # of the entry that is executed; None for rows of this worker
-        self.sent_ms: int | None = None
-        self.began_us = 0  # when the call under way began
+        self.turn = _Turn()
         # Rows between two looks at the clock: few until the bolt has shown that it is fast, since
         # the first batch of a slow one would hold up every other task.
         self.pace = 1
@@ -91,8 +104,12 @@ class BoltTask(Task):
         self._all_births = births
         users_bolt = getattr(runner, "bolt", None)
         self.thread = users_bolt if isinstance(users_bolt, ThreadedBolt) else None
-        self.takes_batches = isinstance(runner, ColumnRunner)  # rows run together
         self._execute_rows = self._way_of(runner, state)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Return whether rows run together."""
+        return isinstance(self.runner, ColumnRunner)
 
     def execute(
         self,
@@ -135,7 +152,7 @@ class BoltTask(Task):
         has_rows = is_watched or not self.takes_batches
         if may_have_pieces and has_rows:
             rows = unfold(rows)
-        self._originals = None if keep is None else keep(rows)
+        self.turn.originals = None if keep is None else keep(rows)
         # A lazy state reads the keys of the block at once: one round trip instead of one per key.
         if has_rows and self.expect is not None:
             self.expect(rows)
@@ -161,7 +178,7 @@ class BoltTask(Task):
         """Run rows and pieces of batches of a bolt that takes batches."""
         count = count_rows(rows)
         failed = self._run(epoch, runner.execute_columns, rows, count)
-        self.acked += count - len(failed)
+        self.counts.acked += count - len(failed)
         return [(Tuple(*row), failure) for row, failure in failed]
 
     def _execute_in_turn(
@@ -173,7 +190,7 @@ class BoltTask(Task):
     ) -> list[FailedInput]:
         """Run rows that are done when their call has returned."""
         failed = self._run(epoch, runner.execute_rows, rows, len(rows))
-        self.acked += len(rows) - len(failed)
+        self.counts.acked += len(rows) - len(failed)
         if kept_state is not None:
             # Rows are done or undone now. Runners with calls of another kind have marks of their
             # own, and a lazy state finds by its log what must stay in memory.
@@ -188,7 +205,7 @@ class BoltTask(Task):
         """
         failures = self._run(epoch, runner.execute_rows, rows, len(rows))
         waiting = runner.take_unfinished()
-        self.acked += len(rows) - len(failures) - len(waiting)
+        self.counts.acked += len(rows) - len(failures) - len(waiting)
         self._hold_all(waiting)
         return failures
 
@@ -198,7 +215,7 @@ class BoltTask(Task):
         came = [fresh(codec, tup.values) for tup in tuples] if self._is_watched else ()
         failures = self._run(epoch, self.runner.execute_tuples, tuples, len(tuples))
         waiting = self.runner.unfinished(tuples)
-        self.acked += len(tuples) - len(failures) - len(waiting)
+        self.counts.acked += len(tuples) - len(failures) - len(waiting)
         for observer in self.observers:
             observer.executed(tuples, failures, waiting, came)
         self._hold_all(waiting)
@@ -212,7 +229,7 @@ class BoltTask(Task):
         count: int,
     ) -> list[FailedT]:
         """Run so many rows, counted and under the bolt's watch."""
-        self.executed += count
+        self.counts.executed += count
         epoch.rows += count
         return run(rows) if self.watch is None else self.watch.call(run, rows)
 
@@ -224,7 +241,8 @@ class BoltTask(Task):
 
     def pending(self, tup: Tuple) -> PendingInput:
         """Return the record of an input that is not done."""
-        original = tup.values if self._originals is None else self._originals.of(tup.values)
+        originals = self.turn.originals
+        original = tup.values if originals is None else originals.of(tup.values)
         return PendingInput(tup, 0, self.oldest_ms, self.new_key(), original)
 
     def resume(self, last_entry: str, held: Iterable[PendingInput], version: int) -> None:
@@ -236,7 +254,7 @@ class BoltTask(Task):
         # the former owner ended runs as if for the first time, and follows the clock of the rows
         # before it.
         for pending in held:
-            self.held.keep(pending, self.began_us)
+            self.held.keep(pending, self.turn.began_us)
         self.held.changed.clear()
         if self.time is not None:
             self.time.outlook.keep_holds(self.held.by_key)
@@ -256,8 +274,8 @@ class BoltTask(Task):
         on.
         """
         self.begin(oldest_ms)
-        self.sent_ms = sent_ms
-        self.began_us = now_us
+        self.turn.sent_ms = sent_ms
+        self.turn.began_us = now_us
 
     @property
     def users_state(self) -> MemoryState | None:
@@ -272,7 +290,7 @@ class BoltTask(Task):
 
     def tick(self, epoch: Epoch, tick: Tuple) -> list[Failure]:
         """Run a tick; returns why it failed. A tick needs no ack and does not outlive the call."""
-        self.executed += 1
+        self.counts.executed += 1
         epoch.rows += 1
         failures = self.execute_tick(tick)
         for observer in self.observers:
@@ -283,7 +301,7 @@ class BoltTask(Task):
         """Keep an input that is not done; `failed`: which of how many failed calls of this turn it
         is.
         """
-        self.held.keep(held, self.began_us)
+        self.held.keep(held, self.turn.began_us)
         if self.time is not None and (held.due_ms is not None or held.tuple.source.is_again):
             self.time.outlook.hold((held.key,), failed)
 
@@ -310,7 +328,7 @@ class BoltTask(Task):
         key = self.held.key_of(tup)
         if key is None:
             return None
-        self.acked += 1
+        self.counts.acked += 1
         return self.finish(key)
 
     def consume(self, chunk: Chunk, rows: int, origin: int) -> None:
@@ -328,9 +346,9 @@ class BoltTask(Task):
         """Return the numbers of inputs executed, of those done, and of dead letters put back, since
         the last call.
         """
-        taken = self.executed, self.acked, self.inbox.take_replayed()
-        self.executed = self.acked = 0
-        return taken
+        counts = self.counts
+        self.counts = InputCounts()
+        return counts.executed, counts.acked, self.inbox.take_replayed()
 
     def take_version(self) -> dict[str, Any]:
         """Return the journal's field of the version in which its state is written, when that has

@@ -53,7 +53,9 @@ class _BreakerState:
     @property
     def executed(self) -> int:
         """Return the first executions since the topology began, but for a constant."""
-        return sum(counts.executed + bolt.executed for bolt, counts in self.bolts) - self.tries
+        return (
+            sum(counts.executed + bolt.counts.executed for bolt, counts in self.bolts) - self.tries
+        )
 
 
 class CircuitBreaker:

@@ -9,6 +9,7 @@ user code cannot be undone. Storm's pending messages are in memory, and die with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sparkstorm.api.components import ReplayableSpout, Spout
@@ -122,6 +123,31 @@ class SourcePosition:
         return self.newest
 
 
+class _Callbacks:
+    """Messages whose end is committed, and whose `ack` or `fail` is to be called."""
+
+    def __init__(self, spout: Spout) -> None:
+        self.tell = teller(spout)
+        # whether the source has callbacks that do anything
+        self.are_heard = has_callbacks(spout.inner if isinstance(spout, ThreadedSpout) else spout)
+        self.due: list[MessageOutcome] = []
+
+    def take(self) -> list[MessageOutcome]:
+        """Return what is due, and forget it."""
+        # Ids come back as the user gave them: what the codec made a list is a tuple again.
+        outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self.due]
+        self.due = []
+        return outcomes
+
+
+@dataclass(slots=True)
+class _TreeCounts:
+    """Trees that have ended since the counts were taken."""
+
+    acked: int = 0
+    failed: int = 0
+
+
 class SpoutTask:
     """One task of a spout: its pending messages, its position and its pace."""
 
@@ -145,8 +171,7 @@ class SpoutTask:
         self.collector = collector
         self.pending = pending
         self.inbox = inbox  # verdicts of the ackers
-        self._tell = teller(spout)
-        self._is_told = has_callbacks(spout.inner if isinstance(spout, ThreadedSpout) else spout)
+        self._callbacks = _Callbacks(spout)
         self.observers: list[TaskObserver] = []
         self._batch_size = batch_size
         self.is_open = False
@@ -161,11 +186,10 @@ class SpoutTask:
         )
         # calls between two looks at the clock: few until the source is known to be fast
         self.pace = 1
-        self.acked = self.failed = 0
+        self._ended = _TreeCounts()
         self.spent = TaskTime()
         self.time: TaskEventTime | None = None  # None if no downstream component uses event time
         self._births = births
-        self._due: list[MessageOutcome] = []  # callbacks of messages whose end is committed
 
     @property
     def is_exhausted(self) -> bool:
@@ -193,7 +217,7 @@ class SpoutTask:
             len(self.pending)
             or self.pending.has_callbacks
             or self.collector.immediate
-            or self._due
+            or self._callbacks.due
             or (isinstance(self.spout, ThreadedSpout) and self.spout.has_calls)
         )
 
@@ -246,7 +270,7 @@ class SpoutTask:
             self._take_back(mark, born_mark, immediate_mark)
             self._note_failure(error, now_ms)
         # Without tracking a message is done when it is emitted.
-        self.acked += len(immediate) - had
+        self._ended.acked += len(immediate) - had
         did = self.emitter.emitted > start or bool(born) or len(immediate) > had
         self.take_births(epoch, now_ms)
         epoch.rows += self.emitter.emitted - start
@@ -265,21 +289,21 @@ class SpoutTask:
         """Take in verdicts of an acker; return complete latencies in milliseconds."""
         self.pending.renew(verdict.renewed, now_ms)
         done = self.pending.settle(verdict.acked, (), now_ms, kept=verdict.kept)
-        self.acked += done.acked
+        self._ended.acked += done.acked
         for root, failure in verdict.failed.items():
-            self.failed += self.pending.settle((), (root,), now_ms, failure).failed
+            self._ended.failed += self.pending.settle((), (root,), now_ms, failure).failed
         return done.latencies_ms
 
     def expire(self, now_ms: int, timeout_ms: int, low_ms: int | None, failure: Failure) -> int:
         """Fail trees that are too old; return how many."""
         late = len(self.pending.expire(now_ms, timeout_ms, low_ms, failure))
-        self.failed += late
+        self._ended.failed += late
         return late
 
     def take_counts(self) -> tuple[int, int]:
         """Return the numbers of trees that were acked and that failed since the last call."""
-        taken = self.acked, self.failed
-        self.acked = self.failed = 0
+        taken = self._ended.acked, self._ended.failed
+        self._ended = _TreeCounts()
         return taken
 
     def next_due_ms(self, now_ms: int, rested_ms: int, is_active: bool) -> float | None:
@@ -297,39 +321,41 @@ class SpoutTask:
         """Return whether `ack` or `fail` is to be called for messages that have ended, or has
         returned on a thread.
         """
-        return bool(self._due) or (isinstance(self.spout, ThreadedSpout) and self.spout.has_called)
+        return bool(self._callbacks.due) or (
+            isinstance(self.spout, ThreadedSpout) and self.spout.has_called
+        )
 
     def settle_commit(self) -> None:
         """Take note of a successful commit: what it settled, or emitted untracked, has ended."""
-        self._due += self.pending.take_callbacks()
-        self._due += [MessageOutcome(0, message_id) for message_id in self.collector.immediate]
+        self._callbacks.due += self.pending.take_callbacks()
+        self._callbacks.due += [
+            MessageOutcome(0, message_id) for message_id in self.collector.immediate
+        ]
         self.collector.immediate.clear()
 
     def make_callbacks(self) -> bool:
         """Call `ack` and `fail` for what commits have settled; return whether they emitted
         anything.
         """
-        # Ids come back as the user gave them: what the codec made a list is a tuple again.
-        outcomes = [o._replace(message_id=as_message_id(o.message_id)) for o in self._due]
-        self._due = []
+        outcomes = self._callbacks.take()
         if isinstance(self.spout, ThreadedSpout):
             self.spout.call_back(outcomes)
             self._confirm_called(self.spout)
             return False  # what these calls emit comes as a batch
         # By `ack` and `fail` a source may have changed what its position has.
-        self._note_moved(self._is_told and bool(outcomes))
+        self._note_moved(self._callbacks.are_heard and bool(outcomes))
         self._show(outcomes)
         had = len(self.collector.immediate)
         for outcome in outcomes:
-            self._call(lambda o=outcome: self._tell(o))  # type: ignore[misc]
-        self.acked += len(self.collector.immediate) - had
+            self._call(lambda o=outcome: self._callbacks.tell(o))  # type: ignore[misc]
+        self._ended.acked += len(self.collector.immediate) - had
         # After the calls: a death in one of them repeats it with the next owner.
         self.pending.confirm(outcomes)
         return bool(self.emitter.log or self.collector.born)
 
     def _confirm_called(self, spout: ThreadedSpout) -> None:
         called = spout.take_called()
-        self._note_moved(self._is_told and bool(called))
+        self._note_moved(self._callbacks.are_heard and bool(called))
         self._show(called)
         self.pending.confirm(called)
 
