@@ -24,7 +24,7 @@ TESTS ?=
 SECONDS ?= 60
 # Files are dealt out whole (their fixtures are started once), in the order of tests/schedule.py. One process more than cores: tests
 # of servers wait more than they compute (with one a core, two cores were 45 % busy)
-PARALLEL ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL ?= --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
 SETTINGS := setup.cfg setup.py pyproject.toml requirements.lock sparkstorm/common/model/_core.c sparkstorm/common/model/_extensions.c sparkstorm/common/model/_frames.c sparkstorm/common/model/_hash.c sparkstorm/common/model/_msgpack.c sparkstorm/common/model/_values.c
