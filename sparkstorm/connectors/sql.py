@@ -78,7 +78,9 @@ class SqlSource(ReplayableSpout):
         self._key = key
         self._gap_ms = round(gap_secs * 1000)
         self._most = rows
-        self._kinds: dict[str, str] = dict(fields) if isinstance(fields, Mapping) else {}
+        self._kinds: dict[str, str] = (
+            dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(fields, "any")
+        )
         self.outputs = {
             "default": dict(fields) if isinstance(fields, Mapping) else list(fields),
             "bad": ["key", "text", "reason"],
@@ -104,7 +106,7 @@ class SqlSource(ReplayableSpout):
         takes_batches = "default" in context.column_streams and set(self._kinds.values()) <= set(
             _EXACT
         )
-        self._columns = _columns_of(self._kinds) if takes_batches and self._kinds else None
+        self._columns = _columns_of(self._kinds) if takes_batches else None
 
     def next_tuple(self) -> None:
         """Emit some rows, and fetch more when there are none."""
@@ -244,11 +246,10 @@ class SqlSource(ReplayableSpout):
         """
         from sqlalchemy import exc
 
-        fields = list(self.outputs["default"])
         count = self._most + 1  # the last shows whether keys are equal
         while True:
             try:
-                return self._read(fields, count), count <= self._most
+                return self._read(list(self._kinds), count), count <= self._most
             except (exc.SQLAlchemyError, SparkStormError):
                 raise
             except Exception as error:
@@ -257,7 +258,7 @@ class SqlSource(ReplayableSpout):
                 if is_away and "decode" not in str(error):  # sqlite3's, of text that is no UTF-8
                     raise exc.OperationalError("", None, error) from error
                 if count == 1:
-                    cells = [_Unreadable(" ".join(str(error).split()))] * len(fields)
+                    cells = [_Unreadable(" ".join(str(error).split()))] * len(self._kinds)
                     return [(*row, *cells) for row in self._read([], 1)], True
             count //= 2
 

@@ -5,7 +5,7 @@ storage in memory.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,9 +36,7 @@ _LOOK_MS = 500  # a slot's thread looks at everything so often; what concerns it
 class ControlPlane(SimServices, Protocol):
     """Services that slots share with the cluster around them."""
 
-    conf: Mapping[str, Any]
     slot_conf: Conf
-    poll_ms: int
     bytes_store: BytesStore
 
     def open_session(self, who: str) -> StateStore:
@@ -322,7 +320,7 @@ class SimSlot:
         state = StormState(
             WatchedStore(self.store, self._around.simulation.clock.now_ms, str(self.slot)), KEY
         )
-        settings = SupervisorSettings.of(self._around.conf)
+        settings = SupervisorSettings.of(self._around.slot_conf)
         duties = SupervisorDuties(
             host=self.node.host,
             own_port=self.slot.port,

@@ -62,8 +62,10 @@ def _close_early(patch: pytest.MonkeyPatch) -> None:
     close = SpoutTask.close
 
     def early(self: SpoutTask) -> None:
-        self._due += self.pending.take_callbacks()
-        self._due += [MessageOutcome(0, message_id) for message_id in self.collector.immediate]
+        self._callbacks.due += self.pending.take_callbacks()
+        self._callbacks.due += [
+            MessageOutcome(0, message_id) for message_id in self.collector.immediate
+        ]
         close(self)
 
     patch.setattr(SpoutTask, "close", early)
@@ -74,7 +76,9 @@ def _ack_before_commit(patch: pytest.MonkeyPatch) -> None:
 
     def asked(self: SpoutTask, *arguments: Any) -> bool:
         did = ask(self, *arguments)
-        self._due += [MessageOutcome(0, message_id) for message_id in self.collector.immediate]
+        self._callbacks.due += [
+            MessageOutcome(0, message_id) for message_id in self.collector.immediate
+        ]
         self.collector.immediate.clear()
         return did
 
