@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
@@ -58,7 +58,7 @@ def steps(
     while now_ms < begin_ms + 1000 * seconds:
         former, latency_ms = limit.limit, latency(limit.limit)
         now_ms += max(WINDOW_MS, round(latency_ms) * is_in_bunches)
-        limit.note([round(latency_ms)] * _LEAST_TREES, former, now_ms)
+        limit.note({round(latency_ms): _LEAST_TREES}, former, now_ms)
         yield (now_ms - begin_ms) / 1000, former, latency_ms
 
 
@@ -179,18 +179,18 @@ def test_a_limit_at_rest_is_halved_for_a_window_now_and_then() -> None:
 def test_a_task_that_does_not_fill_its_limit_keeps_it() -> None:
     limit = AdaptiveLimit()
     for window in range(1, 20):
-        limit.note([2] * 50, 10, window * WINDOW_MS)
+        limit.note({2: 50}, 10, window * WINDOW_MS)
     assert limit.limit == FIRST
 
 
 def test_few_trees_and_short_times_decide_nothing() -> None:
     limit = AdaptiveLimit()
-    limit.note([5000] * 10_000, FIRST, 0)
-    limit.note([5000], FIRST, WINDOW_MS - 1)
+    limit.note({5000: 10_000}, FIRST, 0)
+    limit.note({5000: 1}, FIRST, WINDOW_MS - 1)
     assert limit.limit == FIRST
     few = AdaptiveLimit()
     for at in range(19):
-        few.note([5000], FIRST, at * WINDOW_MS)
+        few.note({5000: 1}, FIRST, at * WINDOW_MS)
     assert few.limit == FIRST
 
 
@@ -232,7 +232,7 @@ def shared(tasks: int, per_ms: int, timeout_ms: float, seconds: int = 150) -> fl
         latencies += itertools.chain.from_iterable(ended)
         for limit, found, opened in zip(limits, ended, before, strict=True):
             if found:
-                limit.note(found, opened, now_ms + step_ms)
+                limit.note(Counter(found), opened, now_ms + step_ms)
     return statistics.median(latencies[len(latencies) // 2 :])
 
 

@@ -97,6 +97,6 @@ def test_a_renewed_message_keeps_its_birth_for_the_latency_and_times_out_from_it
     for each in (pending, restarted):
         assert each.expire(10, 10, None) == [2]
         assert each.expire(17, 10, None) == []
-    assert pending.settle([1], [], 17).latencies_ms == [17]
+    assert pending.settle([1], [], 17).count_by_latency == {17: 1}
     assert restarted.expire(18, 10, None) == [1]
     assert restarted.snapshot()[0] == []

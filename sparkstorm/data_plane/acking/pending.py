@@ -67,11 +67,13 @@ class MessageOutcome(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """Result of one `settle`; latencies are those of the acked messages, in the order given."""
+    """Result of one `settle`: numbers of messages, and of the acked ones by latency in
+    milliseconds.
+    """
 
     acked: int
     failed: int
-    latencies_ms: list[int]
+    count_by_latency: dict[int, int]
 
 
 class _MessageBatch:
@@ -216,24 +218,27 @@ class Pending:
             if (member := self._find(root)) is not None:
                 failures += 1
                 self._close(*member, failure)
-        return Completion(len(latencies), failures, latencies)
+        return Completion(sum(latencies.values()), failures, latencies)
 
-    def _ack(self, acked: Iterable[int], now_ms: int, kept: frozenset[int]) -> list[int]:
-        """Close acked trees and batches; return the latencies of their messages."""
-        latencies: list[int] = []
+    def _ack(self, acked: Iterable[int], now_ms: int, kept: frozenset[int]) -> dict[int, int]:
+        """Close acked trees and batches; return the number of their messages by latency."""
+        # Counted here: messages of a batch have one latency, and a list of all of them, counted
+        # with the commit, took 4 % of the CPU of a chain of small bolts.
+        count_by_latency: dict[int, int] = {}
         leaves_whole = not (self._keeps_settled or self._renewed or kept)
         for root in acked:
             batch = self._batches.get(root)
             if batch is None:
                 if root >= SPLIT and (member := self._find(root)) is not None:
-                    latencies.append(max(0, now_ms - member[0].emit_ms))
+                    latency = max(0, now_ms - member[0].emit_ms)
+                    count_by_latency[latency] = count_by_latency.get(latency, 0) + 1
                     self._close(*member, None)
                 continue
             latency = max(0, now_ms - batch.emit_ms)
             if leaves_whole:
                 del self._batches[root]
-                self._count -= batch.open
-                latencies += [latency] * batch.open
+                count = batch.open
+                self._count -= count
                 # a message that began and ended inside one epoch leaves no trace
                 if root in self._added:
                     del self._added[root]
@@ -243,8 +248,10 @@ class Pending:
                 ended = [index for index, member in batch.members() if member not in kept]
                 for index in ended:
                     self._close(batch, index, None)
-                latencies += [latency] * len(ended)
-        return latencies
+                count = len(ended)
+            if count:
+                count_by_latency[latency] = count_by_latency.get(latency, 0) + count
+        return count_by_latency
 
     def _find(self, root: int) -> tuple[_MessageBatch, int] | None:
         """The batch and the place of an open message."""

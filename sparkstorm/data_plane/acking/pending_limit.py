@@ -27,8 +27,8 @@ does not. What would tell them apart is the commit time of each worker, which th
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping
 
 TARGET_MS = 40
 """Some epochs of commits, from where on throughput hardly grows: half of it
@@ -145,7 +145,7 @@ class AdaptiveLimit:
         self._line = _Line()
         self._rests_since_ms: int | None = None
         self._probed: int | None = None  # the limit before a probe
-        self._latencies_ms: list[int] = []
+        self._latencies_ms: Counter[int] = Counter()
         self._since_ms: int | None = None
         self._was_full = False
 
@@ -154,20 +154,20 @@ class AdaptiveLimit:
         """Median latency that is aimed at."""
         return min(max(TARGET_MS, GAIN * self._base_ms), self._most_ms)
 
-    def note(self, latencies_ms: Sequence[int], open_trees: int, now_ms: int) -> None:
-        """Take in complete latencies in milliseconds, and the number of trees that were open before
-        they ended.
+    def note(self, count_by_latency: Mapping[int, int], open_trees: int, now_ms: int) -> None:
+        """Take in the number of trees by their complete latency in milliseconds, and the number of
+        those that were open before they ended.
         """
         if self._since_ms is None:
             self._since_ms = now_ms
         if now_ms < self._since_ms:
             return
-        self._latencies_ms += latencies_ms
+        self._latencies_ms.update(count_by_latency)
         self._was_full |= open_trees >= _FULL * self.limit
-        if now_ms - self._since_ms >= WINDOW_MS and len(self._latencies_ms) >= _LEAST_TREES:
-            median_ms = statistics.median_low(self._latencies_ms)
+        if now_ms - self._since_ms >= WINDOW_MS and self._latencies_ms.total() >= _LEAST_TREES:
+            median_ms = _median_low(self._latencies_ms)
             has_moved = self._move(median_ms, now_ms)
-            self._latencies_ms = []
+            self._latencies_ms = Counter()
             self._was_full = False
             # trees that were opened under the former limit do not measure this one
             self._since_ms = now_ms + has_moved * median_ms
@@ -209,3 +209,13 @@ class AdaptiveLimit:
         if (at_zero := self._line.at_zero()) is not None:
             self._base_ms = at_zero
         self._base_ms = min(self._base_ms, float(median_ms))
+
+
+def _median_low(counts: Counter[int]) -> int:
+    """Return the lower median of numbers by how often each is there."""
+    left = (counts.total() + 1) // 2
+    for number in sorted(counts):
+        left -= counts[number]
+        if left <= 0:
+            return number
+    raise ValueError("no numbers have no median")

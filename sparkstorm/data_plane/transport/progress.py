@@ -11,7 +11,6 @@ whole.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from operator import attrgetter
@@ -169,12 +168,10 @@ class Progress:
             cause = OTHER_CAUSES
         self.failures[cause] = self.failures.get(cause, 0) + count
 
-    def add_latencies(self, latencies_ms: Iterable[int]) -> None:
-        """Count complete latencies."""
+    def add_latencies(self, count_by_latency: Mapping[int, int]) -> None:
+        """Count trees by their complete latency in milliseconds."""
         buckets = self.latency_buckets
-        # Trees end together at a commit and have few different latencies: one logarithm for each of
-        # these, not for each tree.
-        for latency, count in Counter(latencies_ms).items():  # few different ones
+        for latency, count in count_by_latency.items():
             bucket = latency_bucket(latency)
             buckets[bucket] = buckets.get(bucket, 0) + count
 

@@ -8,6 +8,7 @@ and last the journals, since all of the former change them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
@@ -58,7 +59,7 @@ class CommitBuilder:
         self._split_ms = self._plan.settings.batch_split_ms
         self._most_bytes = EpochSettings.of(self._plan.conf).bytes * _BUDGETS
         self._leaving = 0
-        self.latencies_ms: list[int] = []
+        self._count_by_latency: Counter[int] = Counter()
 
     def close(self, epoch: Epoch, commit: Commit) -> None:
         """Fill the commit; CodecError when some row or state value has no bytes."""
@@ -233,11 +234,11 @@ class CommitBuilder:
                 (acker_task, frames.encode_messages(self._plan.codec, messages), 0)
             )
 
-    def take_latencies(self) -> list[int]:
-        """Complete latencies of the trees that ended since the last call."""
-        latencies = self.latencies_ms
-        self.latencies_ms = []
-        return latencies
+    def take_latencies(self) -> Counter[int]:
+        """Return the number of trees that ended since the last call, by complete latency."""
+        taken = self._count_by_latency
+        self._count_by_latency = Counter()
+        return taken
 
     def _oldest_ms(self) -> int:
         """Birth of the oldest root that this epoch can have touched."""
@@ -252,7 +253,8 @@ class CommitBuilder:
         ]
 
     def _settle_here(self, spout_task: int, verdict: SettledRoots) -> None:
-        self.latencies_ms += self._task_set.spouts[spout_task].settle(verdict, self._now_ms())
+        settled = self._task_set.spouts[spout_task].settle(verdict, self._now_ms())
+        self._count_by_latency.update(settled)
 
     def _write_journals(self, commit: Commit) -> None:
         journals = self._task_set.journals

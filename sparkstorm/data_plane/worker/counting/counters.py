@@ -8,6 +8,7 @@ number for a whole turn costs no more than a sample.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
@@ -89,11 +90,10 @@ class Counters:
             written += len(data)
         self._progress.commit_bytes += written
 
-    def note(self, now_ms: int, now_us: int, latencies_ms: list[int]) -> None:
+    def note(self, now_ms: int, now_us: int, count_by_latency: Mapping[int, int]) -> None:
         """Take over what tasks have counted since the last call."""
         self._progress.now_ms = now_ms
-        if latencies_ms:
-            self._progress.add_latencies(latencies_ms)
+        self._progress.add_latencies(count_by_latency)
         for counts, spout in self._spouts:
             _note_spout(counts, spout)
         for counts, bolt in self._bolts:

@@ -285,14 +285,16 @@ class SpoutTask:
             epoch.births[root] = self.task
             self.pending.add_batch(root, ids, now_ms)
 
-    def settle(self, verdict: SettledRoots, now_ms: int) -> list[int]:
-        """Take in verdicts of an acker; return complete latencies in milliseconds."""
+    def settle(self, verdict: SettledRoots, now_ms: int) -> dict[int, int]:
+        """Take in verdicts of an acker; return the number of acked messages by latency in
+        milliseconds.
+        """
         self.pending.renew(verdict.renewed, now_ms)
         done = self.pending.settle(verdict.acked, (), now_ms, kept=verdict.kept)
         self._ended.acked += done.acked
         for root, failure in verdict.failed.items():
             self._ended.failed += self.pending.settle((), (root,), now_ms, failure).failed
-        return done.latencies_ms
+        return done.count_by_latency
 
     def expire(self, now_ms: int, timeout_ms: int, low_ms: int | None, failure: Failure) -> int:
         """Fail trees that are too old; return how many."""
