@@ -10,7 +10,7 @@ from sparkstorm.connectors.patience import check_flags, check_number
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What a source's user wants: whether it is followed behind its end, and the pause between two
+    """Options of a source: whether it is followed behind its end, and the pause between two
     looks.
     """
 

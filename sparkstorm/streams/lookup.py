@@ -325,7 +325,7 @@ class LookupBolt(GatheringBolt):
 
 
 class _Limits(NamedTuple):
-    """What a task keeps: number of keys, age at which a value has expired, and at which it is
+    """Limits of kept values: number of keys, age at which a value has expired, and at which it is
     stale.
     """
 

@@ -58,7 +58,7 @@ def die() -> None:
 
 @dataclass(frozen=True, slots=True)
 class SimOptions:
-    """What the maker of a simulated cluster chooses."""
+    """Options of a simulated cluster."""
 
     lazy_keys: int  # keys of a state in memory; 0: all
     draws_epochs: bool  # ends of epochs, and sizes of batches
@@ -123,7 +123,7 @@ class _Reporter(SlotReporter):
 
 
 class _SlotLine:
-    """What a worker and its slot have sent each other."""
+    """Commands and reports between a worker and its slot that are not taken yet."""
 
     def __init__(self, on_news: Callable[[], None]) -> None:
         self.on_news = on_news  # for the slot
@@ -145,7 +145,7 @@ class _SlotLine:
 
 @dataclass(slots=True)
 class _Reach:
-    """What a worker reads and writes: its tasks' streams, and those in other cells."""
+    """Streams of a worker's tasks, and data in other cells."""
 
     tasks: tuple[int, ...] = ()
     # of the other cells of its topology, with the names of their stores

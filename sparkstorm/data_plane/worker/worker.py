@@ -211,7 +211,7 @@ class Worker:
 
     @property
     def progress(self) -> Progress:
-        """What this worker's tasks have done, as its commits keep it."""
+        """Return the counts of this worker's tasks, as its commits keep them."""
         return self.parts.progress
 
     @property
