@@ -175,7 +175,6 @@ class SpoutTask:
         self.observers: list[TaskObserver] = []
         self._batch_size = batch_size
         self.is_open = False
-        self.is_active = False
         self.is_dry = False
         self.rest = SourceRest()
         # None: the source cannot go back
